@@ -1,0 +1,51 @@
+/// The machines: nodes (processes), their devices and the links between them.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/cost.h"
+#include "planner/ids.h"
+#include "planner/units.h"
+
+namespace troupe {
+
+enum class DeviceKind : std::uint8_t { cpu, emulated, meta };
+
+struct DeviceSpec {
+  std::string name;  ///< unique in the cluster, "n0.gpu0"
+  NodeId node;
+  DeviceKind kind = DeviceKind::cpu;
+  std::string model;          ///< catalogue row that an emulated device plays ("V100-16GB")
+  Bytes memory = 0;           ///< the arena's hard cap
+  std::uint32_t threads = 1;  ///< of the compute pool
+  DeviceRates rates;          ///< measured, or the catalogue's (scaled) for an emulated one
+  /// Measured seconds per layer kind, where the device was profiled; they beat the rates.
+  std::map<LayerKind, LayerSeconds> measured;
+};
+
+struct NodeSpec {
+  std::string name;
+  bool own_process = false;  ///< false: lives in the process of the run actor
+};
+
+/// Latency and bandwidth of the directed link between two devices.
+struct LinkSpec {
+  Seconds latency = 0;
+  BytesPerSecond bandwidth = 0;  ///< 0: by reference, no bytes move
+};
+
+struct ClusterSpec {
+  std::vector<NodeSpec> nodes;
+  std::vector<DeviceSpec> devices;
+  LinkSpec same_process;  ///< between devices of one process
+  LinkSpec between_processes;
+  /// Exceptions by (from, to) device index.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, LinkSpec> overrides;
+  LinkSpec link(DeviceId from, DeviceId to) const;
+  bool crosses_processes(DeviceId from, DeviceId to) const;
+};
+
+}  // namespace troupe

@@ -1,0 +1,57 @@
+/// What one layer costs, as counted by running it on the meta device, and what a device can do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/model.h"
+#include "planner/units.h"
+
+namespace troupe {
+
+/// Work of one action of one layer for one microbatch.
+struct OpCount {
+  Flops matmul_flops = 0;  ///< in matrix products, at the compute type's rate
+  Flops other_flops = 0;   ///< everything else, at the f32 vector rate
+  Bytes bytes_moved = 0;   ///< read and written, each tensor once per op
+  std::uint32_t launches = 0;
+  OpCount& operator+=(const OpCount& other);
+  friend bool operator==(const OpCount&, const OpCount&) = default;
+};
+
+/// One layer at one microbatch shape. Filled by kernels/profile_layer on the meta device.
+struct LayerProfile {
+  LayerKind kind = LayerKind::block;
+  OpCount forward, backward_input, backward_weight, norm, update;
+  Bytes weight_bytes = 0;  ///< f32 master weights, plus bf16 copies where computed in bf16
+  Bytes gradient_bytes = 0;
+  Bytes optimizer_bytes = 0;
+  Bytes saved_bytes = 0;     ///< kept per microbatch from F to B/W
+  Bytes deferred_bytes = 0;  ///< kept per microbatch from I to W under a split backward
+  Bytes forward_workspace_bytes = 0;
+  Bytes backward_workspace_bytes = 0;  ///< of I, W or fused B, the largest
+  Bytes update_workspace_bytes = 0;
+  Bytes output_bytes = 0;  ///< the boundary tensor after this layer (and its gradient's size)
+};
+
+/// Measured or catalogued seconds of each action of one layer kind on one device.
+struct LayerSeconds {
+  Seconds forward = 0, backward_input = 0, backward_weight = 0, norm = 0, update = 0;
+};
+
+/// Rates of one device.
+struct DeviceRates {
+  FlopsPerSecond matmul_f32 = 0;
+  FlopsPerSecond matmul_bf16 = 0;
+  FlopsPerSecond vector_f32 = 0;
+  BytesPerSecond memory = 0;
+  Seconds launch = 0;           ///< overhead of one op
+  Seconds action_overhead = 0;  ///< measured cost of one action beside its arithmetic (messages)
+};
+
+/// Roofline: max(flops / rate, bytes / bandwidth) + launches x overhead.
+Seconds seconds_of(const OpCount& count, const DeviceRates& rates, DType compute);
+LayerSeconds seconds_of(const LayerProfile& profile, const DeviceRates& rates, DType compute);
+
+}  // namespace troupe

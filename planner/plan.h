@@ -1,0 +1,91 @@
+/// The plan: one immutable value that says what runs where, made from (model, cluster, options).
+/// plan.json is its text form.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/cluster.h"
+#include "planner/cost.h"
+#include "planner/model.h"
+#include "planner/schedule.h"
+#include "planner/timeline.h"
+
+namespace troupe {
+
+/// How a step is cut.
+struct StepShape {
+  std::uint32_t microbatch_count = 1;
+  std::uint32_t microbatch_size = 1;  ///< sequences per microbatch (the last may hold fewer)
+  std::uint32_t sequence_length = 1;
+  std::uint32_t batch_size = 1;  ///< sequences per step
+  DType compute = DType::f32;
+  friend bool operator==(const StepShape&, const StepShape&) = default;
+};
+
+struct StagePlan {
+  LayerRange layers;
+  DeviceId device;
+  friend bool operator==(const StagePlan&, const StagePlan&) = default;
+};
+
+/// Bytes of one device by category, at the peak.
+struct MemoryPlan {
+  Bytes weights = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0, transfer = 0;
+  Bytes total() const {
+    return weights + gradients + optimizer + activations + workspace + transfer;
+  }
+  friend bool operator==(const MemoryPlan&, const MemoryPlan&) = default;
+};
+
+/// What the planner is asked for.
+struct PlanOptions {
+  StepShape shape;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  std::uint32_t chunks = 1;  ///< virtual stages per device, interleaved only
+  /// Pinned: layer ranges per stage, each with its device; empty = automatic.
+  std::vector<StagePlan> pinned;
+  std::uint32_t transfer_slots = 2;
+};
+
+/// The profiles of the model's layers at the step's shape.
+struct ModelProfile {
+  LayerProfile embedding, block, head;
+  const LayerProfile& of(LayerKind kind) const;
+};
+
+struct Plan {
+  PlanEpoch epoch;
+  ModelSpec model;
+  StepShape shape;
+  ScheduleKind schedule_kind = ScheduleKind::one_f_one_b;
+  std::vector<StagePlan> stages;  ///< by StageId, in layer order
+  Schedule schedule;
+  std::vector<std::uint32_t> in_flight;  ///< by stage
+  std::vector<std::uint32_t> deferred;   ///< by stage
+  std::vector<MemoryPlan> memory;        ///< by device
+  std::vector<DeviceId> unused;          ///< devices that get nothing, with no error
+  Seconds predicted_step = 0;
+  Timeline timeline;               ///< predicted
+  std::vector<std::string> notes;  ///< reasons, for --explain
+};
+
+/// Makes the best plan: contiguous stages over an order of the devices that minimise the predicted
+/// step time with every device within its memory. Refuses with does_not_fit, naming the device, the
+/// bytes needed, the bytes free and a change that would fit.
+Result<Plan> make_plan(const ModelSpec& model,
+                       const ClusterSpec& cluster,
+                       const ModelProfile& profile,
+                       const PlanOptions& options);
+
+/// Peak bytes per device for given stages: the walk along the schedule that make_plan uses.
+std::vector<MemoryPlan> memory_of(const std::vector<StagePlan>& stages,
+                                  const Schedule& schedule,
+                                  const ClusterSpec& cluster,
+                                  const ModelSpec& model,
+                                  const ModelProfile& profile);
+
+std::string to_json(const Plan& plan, const ClusterSpec& cluster);
+Result<Plan> plan_from_json(std::string_view text);
+
+}  // namespace troupe
