@@ -24,10 +24,17 @@ struct OpCount {
 struct LayerProfile {
   LayerKind kind = LayerKind::block;
   OpCount forward, backward_input, backward_weight, norm, update;
+  // All bytes are arena-rounded part by part, so stages are sums (planner/stage_memory.h).
   Bytes weight_bytes = 0;  ///< f32 master weights, plus bf16 copies where computed in bf16
   Bytes gradient_bytes = 0;
   Bytes optimizer_bytes = 0;
-  Bytes saved_bytes = 0;     ///< kept per microbatch from F to B/W
+  /// Of a tied head: the part of weight_bytes and optimizer_bytes (its copy of the token table)
+  /// that it does not take when the embedding is in the same stage; else 0.
+  Bytes shared_weight_bytes = 0;
+  Bytes shared_optimizer_bytes = 0;
+  /// Kept per microbatch from F to B/W: with this layer's output, without its input (the layer
+  /// before keeps that; a stage's first layer, unless the embedding: output_bytes more).
+  Bytes saved_bytes = 0;
   Bytes deferred_bytes = 0;  ///< kept per microbatch from I to W under a split backward
   Bytes forward_workspace_bytes = 0;
   Bytes backward_workspace_bytes = 0;  ///< of I, W or fused B, the largest
