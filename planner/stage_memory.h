@@ -6,8 +6,10 @@
 /// sums, with three corrections:
 ///  - a stage that does not begin with the embedding keeps its input in each activation slab
 ///    (layers save their output, which the next layer reads; the input of the first comes by link);
-///  - a tied head beside its embedding shares weight and moments with it (two gradient halves stay);
-///  - workspace is the maximum over layers and actions, and one block serves all stages of a device.
+///  - a tied head beside its embedding shares weight and moments with it (two gradient halves
+///  stay);
+///  - workspace is the maximum over layers and actions, and one block serves all stages of a
+///  device.
 #pragma once
 
 #include <cstdint>
