@@ -1,0 +1,37 @@
+/// Matrix products: the forms that forward, input gradient and weight gradient need.
+/// Work is cut into shards that depend on the shape alone; each shard is one single-threaded call.
+#pragma once
+
+#include "devices/device.h"
+#include "devices/tensor.h"
+
+namespace troupe::kernels {
+
+/// Which operand is stored transposed. out is (M, N) always.
+enum class MatmulForm : std::uint8_t {
+  nn,  ///< a (M, K), b (K, N)
+  nt,  ///< a (M, K), b (N, K)
+  tn   ///< a (K, M), b (K, N)
+};
+
+/// Tensors of any rank are taken as (rows, columns); rows may be strided. a and b have one type.
+/// f32 x f32 -> f32; bf16 x bf16 -> f32 or bf16, summed in f32.
+struct Matmul {
+  MatmulForm form = MatmulForm::nn;
+  Tensor out;
+  Tensor a;
+  Tensor b;
+  Tensor bias;              ///< f32 (N), added to every row; rank 0: none. Not with accumulate.
+  bool accumulate = false;  ///< out += ...; only with an f32 out
+  Tensor workspace;         ///< at least matmul_workspace(...) bytes, 64-byte aligned
+};
+void matmul(Stream& stream, const Matmul& args);
+
+/// Bytes that any matmul of this shape needs, on every machine and with any number of threads.
+Bytes matmul_workspace(
+    MatmulForm form, DType type, std::uint64_t m, std::uint64_t n, std::uint64_t k);
+
+/// out[n] += sum over rows of in[row, n]. out f32 (N), in f32 or bf16 (rows, N).
+void bias_gradient(Stream& stream, Tensor out, Tensor in);
+
+}  // namespace troupe::kernels

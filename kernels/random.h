@@ -1,0 +1,28 @@
+/// Counter-based random numbers: Philox 4x32-10 (Salmon et al. 2011). A number depends on its key
+/// and counter alone, so placement, order and threads never change it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "devices/device.h"
+#include "devices/tensor.h"
+
+namespace troupe::kernels {
+
+using PhiloxCounter = std::array<std::uint32_t, 4>;
+using PhiloxKey = std::array<std::uint32_t, 2>;
+
+/// Four random words.
+PhiloxCounter philox4x32(PhiloxCounter counter, PhiloxKey key);
+
+/// Element i of out = standard_deviation * normal(seed, name, i), by Box-Muller. Dense f32.
+/// The same on every stream body, bit for bit.
+void fill_normal(Stream& stream,
+                 Tensor out,
+                 std::uint64_t seed,
+                 std::string_view name,
+                 double standard_deviation);
+
+}  // namespace troupe::kernels
