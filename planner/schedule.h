@@ -79,12 +79,14 @@ struct Schedule {
 /// The only place that knows the data flow; simulator and stage actor both use it.
 ///   F s.m   : XF (s-1).m, or F (s-1).m on the same device
 ///   B/I s.m : F s.m; XB (s+1).m, or B/I (s+1).m on the same device;
-///             XB s.(m - slots), so that an output buffer is free
+///             XB s.(m - slots), or B/I (s-1).(m - slots) on the same device, so that one of the
+///             stage's `slots` input-gradient buffers is free
 ///   W s.m   : I s.m
 ///   XF s.m  : F s.m; F (s+1).(m - slots), so that a receive buffer is free
 ///   XB s.m  : B/I s.m; B/I (s-1).(m - slots)
 ///   XT s    : the last B (or I: table gradients are made in I) of its stage
-///   N s     : all B/W of s; XT of the other stage where tied
+///   N s     : all B/W of s; where tied and s is the first or last stage: XT of both (N adds the
+///             halves in place), or the other's last B/I on the same device
 ///   U s     : N of all stages
 std::vector<Action> prerequisites(const Action& action,
                                   const StageMap& stages,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/schedule.h"
@@ -24,6 +25,9 @@ struct Timeline {
   Seconds busy(const std::string& lane) const;
   friend bool operator==(const Timeline&, const Timeline&) = default;
 };
+
+/// Puts spans into the order of a Timeline; spans of no length keep their order.
+void sort_spans(Timeline& timeline);
 
 /// One Chrome trace (Perfetto) with a process row per name ("planned", "played") and a thread row
 /// per lane.

@@ -1,0 +1,21 @@
+#include "planner/cluster.h"
+
+#include "planner/result.h"
+
+namespace troupe {
+
+bool ClusterSpec::crosses_processes(DeviceId from, DeviceId to) const {
+  const NodeId a = devices.at(from.index()).node;
+  const NodeId b = devices.at(to.index()).node;
+  if (a == b) return false;
+  // Nodes without a process of their own all live in the process of the run actor.
+  return nodes.at(a.index()).own_process || nodes.at(b.index()).own_process;
+}
+
+LinkSpec ClusterSpec::link(DeviceId from, DeviceId to) const {
+  if (const auto found = overrides.find({from.value, to.value}); found != overrides.end())
+    return found->second;
+  return crosses_processes(from, to) ? between_processes : same_process;
+}
+
+}  // namespace troupe

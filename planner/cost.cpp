@@ -1,0 +1,32 @@
+#include "planner/cost.h"
+
+#include <algorithm>
+
+namespace troupe {
+
+OpCount& OpCount::operator+=(const OpCount& other) {
+  matmul_flops += other.matmul_flops;
+  other_flops += other.other_flops;
+  bytes_moved += other.bytes_moved;
+  launches += other.launches;
+  return *this;
+}
+
+Seconds seconds_of(const OpCount& count, const DeviceRates& rates, DType compute) {
+  const FlopsPerSecond matmul = compute == DType::bf16 ? rates.matmul_bf16 : rates.matmul_f32;
+  const auto time = [](double amount, double rate) { return amount > 0 ? amount / rate : 0; };
+  const Seconds arithmetic =
+      time(count.matmul_flops, matmul) + time(count.other_flops, rates.vector_f32);
+  const Seconds memory = time(static_cast<double>(count.bytes_moved), rates.memory);
+  return std::max(arithmetic, memory) + count.launches * rates.launch;
+}
+
+LayerSeconds seconds_of(const LayerProfile& profile, const DeviceRates& rates, DType compute) {
+  return {seconds_of(profile.forward, rates, compute),
+          seconds_of(profile.backward_input, rates, compute),
+          seconds_of(profile.backward_weight, rates, compute),
+          seconds_of(profile.norm, rates, DType::f32),
+          seconds_of(profile.update, rates, DType::f32)};
+}
+
+}  // namespace troupe

@@ -1,0 +1,76 @@
+#include "planner/simulate.h"
+
+#include <algorithm>
+#include <queue>
+#include <tuple>
+
+#include "planner/schedule_cursor.h"
+
+namespace troupe {
+namespace {
+
+/// Calls `span(lane, action, begin, end)` for every action, in order of begin.
+template <class SecondsOf, class Span>
+void play(ScheduleRun& run, const SecondsOf& seconds, const Span& span) {
+  using End = std::pair<Seconds, std::size_t>;  // time, lane
+  std::priority_queue<End, std::vector<End>, std::greater<>> ends;
+  const auto start = [&](std::size_t lane, Seconds now) {
+    ScheduleCursor& cursor = run.cursor(lane);
+    const auto action = cursor.next_ready();
+    if (!action) return;
+    cursor.start_next();
+    const Seconds end = now + seconds(*action);
+    span(lane, *action, now, end);
+    ends.emplace(end, lane);
+  };
+  for (std::size_t lane = 0; lane < run.lane_count(); ++lane) start(lane, 0);
+  while (!ends.empty()) {
+    const auto [now, lane] = ends.top();
+    ends.pop();
+    for (const std::size_t told : run.finish(lane)) start(told, now);
+  }
+  EXPECTS(run.done());
+}
+
+}  // namespace
+
+Seconds StepCosts::of(const Action& action) const {
+  const std::size_t s = action.stage.index();
+  switch (action.op) {
+    case Op::forward: return stages[s].forward;
+    case Op::backward: return stages[s].backward_input + stages[s].backward_weight;
+    case Op::backward_input: return stages[s].backward_input;
+    case Op::backward_weight: return stages[s].backward_weight;
+    case Op::transfer_forward: return transfer_forward[s];
+    case Op::transfer_backward: return transfer_backward[s];
+    case Op::transfer_tied: return transfer_tied[s];
+    case Op::norm: return stages[s].norm;
+    case Op::update: return stages[s].update;
+  }
+  return 0;
+}
+
+Timeline simulate(const Schedule& schedule, const ActionSeconds& seconds) {
+  ScheduleRun run(schedule);
+  Timeline timeline;
+  play(run, seconds, [&](std::size_t lane, const Action& action, Seconds begin, Seconds end) {
+    timeline.spans.push_back({action, run.lane_name(lane), begin, end});
+  });
+  sort_spans(timeline);
+  return timeline;
+}
+
+Timeline simulate(const Schedule& schedule, const StepCosts& costs) {
+  return simulate(schedule, [&](const Action& action) { return costs.of(action); });
+}
+
+Seconds simulated_seconds(const Schedule& schedule, const StepCosts& costs) {
+  ScheduleRun run(schedule);
+  Seconds last = 0;
+  play(
+      run, [&](const Action& action) { return costs.of(action); },
+      [&](std::size_t, const Action&, Seconds, Seconds end) { last = std::max(last, end); });
+  return last;
+}
+
+}  // namespace troupe

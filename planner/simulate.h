@@ -1,0 +1,35 @@
+/// Plays a schedule against costs: discrete events over the same cursors that the actors use. A
+/// device runs one action at a time, a directed link sends one transfer at a time, both in the
+/// order of their lane.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "planner/cluster.h"
+#include "planner/cost.h"
+#include "planner/schedule.h"
+#include "planner/timeline.h"
+
+namespace troupe {
+
+/// Seconds of one action, compute or transfer.
+using ActionSeconds = std::function<Seconds(const Action&)>;
+
+/// What the actions of a step cost.
+struct StepCosts {
+  std::vector<LayerSeconds> stages;        ///< by stage: sums over its layers, overhead included
+  std::vector<Seconds> transfer_forward;   ///< by stage: XF s
+  std::vector<Seconds> transfer_backward;  ///< by stage: XB s
+  std::vector<Seconds> transfer_tied;      ///< by stage: XT s, 0 but for the two ends
+  Seconds of(const Action& action) const;
+};
+
+/// The planned timeline of one step from 0. Promise: the schedule is valid.
+Timeline simulate(const Schedule& schedule, const ActionSeconds& seconds);
+Timeline simulate(const Schedule& schedule, const StepCosts& costs);
+
+/// The end of the last action, without keeping spans: what planning asks thousands of times.
+Seconds simulated_seconds(const Schedule& schedule, const StepCosts& costs);
+
+}  // namespace troupe
