@@ -2,7 +2,10 @@
 # One folder is one static library troupe_NAME with the repository root as include path, so that
 # every include reads "folder/file.h". apps/main.cpp becomes the program and stays out of the
 # library, so that tests can link everything else.
-set(TROUPE_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror)
+set(TROUPE_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion)
+if(TROUPE_WERROR)
+  list(APPEND TROUPE_WARNINGS -Werror)
+endif()
 
 function(troupe_folder name)
   cmake_parse_arguments(arg "" "" "DEPENDS;LIBRARIES" ${ARGN})
@@ -21,4 +24,14 @@ function(troupe_folder name)
     target_link_libraries(troupe_${name} ${scope} troupe_${folder})
   endforeach()
   target_link_libraries(troupe_${name} ${scope} ${arg_LIBRARIES})
+endfunction()
+
+# troupe_program(NAME MAIN LIBRARY): the program, where its main file exists.
+function(troupe_program name main library)
+  if(EXISTS "${CMAKE_SOURCE_DIR}/${main}")
+    add_executable(${name} "${CMAKE_SOURCE_DIR}/${main}")
+    target_compile_options(${name} PRIVATE ${TROUPE_WARNINGS})
+    target_link_libraries(${name} PRIVATE ${library})
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
+  endif()
 endfunction()
