@@ -177,6 +177,41 @@ Policy policy_of(ScheduleKind kind, const StageMap& stages) {
   return policy;
 }
 
+/// Zero bubble with one stage a device: `warm_up` forwards, then I, W and F in turn with W `lag`
+/// microbatches behind, then I and W in turn, then the W that are left.
+void add_zero_bubble_lane(std::vector<Action>& lane,
+                          std::uint32_t stage,
+                          std::uint32_t microbatches,
+                          std::uint32_t warm_up,
+                          std::uint32_t lag) {
+  std::uint32_t forward = 0;
+  std::uint32_t weight = 0;
+  while (forward < std::min(warm_up, microbatches))
+    lane.push_back(act(Op::forward, stage, forward++));
+  for (std::uint32_t m = 0; m < microbatches; ++m) {
+    lane.push_back(act(Op::backward_input, stage, m));
+    const bool draining = forward == microbatches;
+    if (draining ? weight <= m : m >= lag)
+      lane.push_back(act(Op::backward_weight, stage, weight++));
+    if (!draining) lane.push_back(act(Op::forward, stage, forward++));
+  }
+  while (weight < microbatches) lane.push_back(act(Op::backward_weight, stage, weight++));
+}
+
+/// H1 (extra = 0) or H2 (extra = 1) where each stage has a device of its own.
+Schedule zero_bubble_regular(const StageMap& stages, std::uint32_t extra) {
+  Schedule schedule;
+  schedule.stages = stages;
+  schedule.split_backward = true;
+  schedule.devices.resize(stages.device_count);
+  const std::uint32_t p = stages.stage_count();
+  for (std::uint32_t s = 0; s < p; ++s)
+    add_zero_bubble_lane(schedule.devices[stages.device_of_stage[s].index()], s,
+                         stages.microbatch_count, p - s + extra * (p - s - 1), s + extra * s);
+  add_norm_and_update(schedule);
+  return schedule;
+}
+
 /// p where stage s is on the s mod p th of p devices, all with the same number of stages, and the
 /// microbatches fill groups of p; else 0.
 std::uint32_t regular_width(const StageMap& stages) {
@@ -189,6 +224,15 @@ std::uint32_t regular_width(const StageMap& stages) {
     for (std::uint32_t b = a + 1; b < p; ++b)
       if (devices[a] == devices[b]) return 0;
   return devices.size() % p == 0 && stages.microbatch_count % p == 0 ? p : 0;
+}
+
+bool each_stage_alone(const StageMap& stages) {
+  std::vector<bool> taken(stages.device_count);
+  for (const DeviceId device : stages.device_of_stage) {
+    if (taken[device.index()]) return false;
+    taken[device.index()] = true;
+  }
+  return true;
 }
 
 /// The regular interleaved order, see the header.
@@ -228,10 +272,13 @@ std::vector<std::uint32_t> pipeline_depths(const StageMap& stages) {
 Schedule compute_schedule(ScheduleKind kind, const StageMap& stages) {
   if (kind == ScheduleKind::interleaved)
     if (const std::uint32_t p = regular_width(stages); p > 0) return interleaved_regular(stages, p);
+  if (kind == ScheduleKind::zero_bubble_h1 && each_stage_alone(stages))
+    return zero_bubble_regular(stages, 0);
   return ListScheduler(stages, policy_of(kind, stages)).play();
 }
 
 Schedule zero_bubble_h2(const StageMap& stages) {
+  if (each_stage_alone(stages)) return zero_bubble_regular(stages, 1);
   Policy policy = policy_of(ScheduleKind::zero_bubble_h1, stages);
   for (std::uint32_t& most : policy.to_input) most = 2 * most - 1;
   for (std::uint32_t& most : policy.to_weight) most = 2 * most - 1;

@@ -87,12 +87,15 @@ TEST_CASE("several stages on one device run depth first under 1F1B") {
         "d0: F0.0 F1.0 F2.0 B2.0 B1.0 B0.0 F0.1 F1.1 F2.1 B2.1 B1.1 B0.1 N0 N1 N2 U0 U1 U2\n");
 }
 
-TEST_CASE("a split 1F1B has the timeline of the fused one") {
+TEST_CASE("a split 1F1B hands its gradient on earlier than the fused one") {
   const StageMap map = one_stage_a_device(4, 6);
   const Schedule fused = compute_schedule(ScheduleKind::one_f_one_b, map);
   const Schedule split = add_transfers(split_backward(fused));
   REQUIRE(validate(split).ok());
   CHECK(deferred_per_stage(split) == std::vector<std::uint32_t>(4, 1));
+  // The gradient reaches the first stage after 1 instead of 2 units a stage.
+  CHECK(simulate(add_transfers(fused), unit_seconds).makespan() == 3 * (6 + 4 - 1));
+  CHECK(simulate(split, unit_seconds).makespan() == 3 * (6 + 4 - 1) - (4 - 1));
 }
 
 TEST_CASE("tied ends on two devices exchange halves, on one device they do not") {
