@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "devices/arena.h"
 #include "devices/device.h"
 #include "kernels/optimizer.h"
 #include "planner/ids.h"
@@ -20,7 +21,8 @@
 namespace troupe {
 
 /// Tokens of one microbatch, owned by the caller until its W (or B) is done.
-/// tokens, targets: (sequences, T); target -1 = not trained.
+/// tokens, targets: (sequences, T); target -1 = not trained. The first stage reads tokens, the last
+/// targets, others neither. T may be below StepShape::sequence_length.
 struct MicrobatchTokens {
   std::span<const std::int32_t> tokens;
   std::span<const std::int32_t> targets;
@@ -55,19 +57,43 @@ struct UpdateSpec {
   bool skip = false;          ///< some gradient is not finite: nobody updates
 };
 
+/// What all stages do with the gradients of a step.
+struct UpdateDecision {
+  double norm = 0;            ///< of all gradients, each tensor once
+  double gradient_scale = 1;  ///< min(1, clip / norm); 1 without clipping
+  bool skip = false;          ///< the norm is not finite, or nothing was trained
+};
+/// From the norms of all stages together, in any order: summed in tensor order.
+/// `clip_norm` 0: no clipping.
+UpdateDecision decide_update(std::vector<TensorNorm> norms,
+                             double clip_norm,
+                             std::uint64_t trained_tokens);
+
+/// One hash of a whole model from the tensors' hashes of all stages, in any order.
+std::uint64_t state_hash_of(std::vector<std::pair<std::uint32_t, std::uint64_t>> hashes);
+
 /// A named slice of state, for checkpoints and hashes.
 struct NamedState {
   std::string name;                            ///< parameter name
   std::uint32_t tensor = 0;                    ///< global index
   Tensor weight, first_moment, second_moment;  ///< f32
   Tensor gradient;                             ///< f32; of the last step until the next begins
+  /// A tied head's copy of the table, in another stage than the embedding: to be loaded like the
+  /// table, but saved and hashed by the embedding's stage.
+  bool shared_copy = false;
 };
+
+/// Workspace that a stage of this spec needs: the largest of its layers' and actions'.
+Bytes workspace_bytes(const StageSpec& spec);
 
 class Stage {
  public:
   /// Allocates everything; parameters are filled by `initialize` or by a checkpoint load.
-  /// On a meta device it only counts.
-  static Result<std::unique_ptr<Stage>> create(Device& device, const StageSpec& spec);
+  /// On a meta device it only counts. `workspace`: borrowed, of at least workspace_bytes(spec); one
+  /// block may serve all stages of a device, as their actions run one at a time. Null: an own one.
+  static Result<std::unique_ptr<Stage>> create(Device& device,
+                                               const StageSpec& spec,
+                                               const Block* workspace = nullptr);
   virtual ~Stage() = default;
 
   virtual const StageSpec& spec() const = 0;
@@ -112,7 +138,8 @@ class Stage {
   virtual void add_tied_gradient(Stream& stream, Tensor other_half) = 0;
 
   /// N: sums of squares by tensor. Tensors shared between stages are reported by their first owner.
-  virtual std::vector<TensorNorm> norm(Stream& stream) = 0;
+  /// The vector is the stage's own, valid until the next call.
+  virtual const std::vector<TensorNorm>& norm(Stream& stream) = 0;
   /// U.
   virtual void update(Stream& stream, const UpdateSpec& update) = 0;
 
@@ -122,14 +149,18 @@ class Stage {
   virtual std::vector<NamedState> state() = 0;
 
   /// Loss only, no activations kept: (sum of token losses, tokens) for validation on a pipeline:
-  /// output goes to `output`, which the caller owns; the last stage returns the sum.
+  /// output goes to `output`, which the caller owns; the last stage returns the sum. Uses the
+  /// memory of an activation slab: only while no microbatch is in flight. Without dropout.
   virtual double evaluate(Stream& stream,
                           const MicrobatchTokens& tokens,
                           Tensor input,
                           Tensor output) = 0;
   /// Logits of the last position of each sequence, (sequences, vocabulary) f32; last stage only.
-  virtual void logits(
-      Stream& stream, std::uint32_t sequences, std::uint32_t length, Tensor input, Tensor out) = 0;
+  /// `input` as in forward; `tokens.targets` is not read. Conditions as for evaluate.
+  virtual void logits(Stream& stream, const MicrobatchTokens& tokens, Tensor input, Tensor out) = 0;
+  /// The same for a last stage that is not the first: (sequences, length, width) in, no tokens.
+  void logits(
+      Stream& stream, std::uint32_t sequences, std::uint32_t length, Tensor input, Tensor out);
 };
 
 /// Runs each layer kind once on the meta device at the given shape and counts.
