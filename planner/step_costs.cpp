@@ -1,0 +1,86 @@
+#include "planner/step_costs.h"
+
+#include <algorithm>
+
+#include "planner/memory.h"
+
+namespace troupe {
+namespace {
+
+void add_layers(LayerSeconds& sum, const LayerSeconds& one, double count) {
+  sum.forward += count * one.forward;
+  sum.backward_input += count * one.backward_input;
+  sum.backward_weight += count * one.backward_weight;
+  sum.norm += count * one.norm;
+  sum.update += count * one.update;
+}
+
+}  // namespace
+
+const LayerProfile& ModelProfile::of(LayerKind kind) const {
+  if (kind == LayerKind::embedding) return embedding;
+  return kind == LayerKind::head ? head : block;
+}
+
+LayerSeconds layer_seconds(const DeviceSpec& device, const LayerProfile& profile, DType compute) {
+  const auto measured = device.measured.find(profile.kind);
+  if (measured != device.measured.end()) return measured->second;
+  return seconds_of(profile, device.rates, compute);
+}
+
+LayerSeconds stage_seconds(const DeviceSpec& device,
+                           const ModelSpec& model,
+                           const ModelProfile& profile,
+                           LayerRange layers,
+                           DType compute) {
+  LayerSeconds sum;
+  const std::uint32_t first_block = std::max(layers.first, 1u);
+  const std::uint32_t last_block = std::min(layers.last, model.blocks + 1);
+  if (layers.holds(0)) add_layers(sum, layer_seconds(device, profile.embedding, compute), 1);
+  if (first_block < last_block)
+    add_layers(sum, layer_seconds(device, profile.block, compute), last_block - first_block);
+  if (layers.holds(model.blocks + 1))
+    add_layers(sum, layer_seconds(device, profile.head, compute), 1);
+  // A fused backward is one action: half the overhead on each half of it.
+  const Seconds overhead = device.rates.action_overhead;
+  sum.forward += overhead;
+  sum.backward_input += overhead / 2;
+  sum.backward_weight += overhead / 2;
+  sum.norm += overhead;
+  sum.update += overhead;
+  return sum;
+}
+
+Seconds transfer_seconds(const LinkSpec& link, Bytes bytes) {
+  return link.latency + (link.bandwidth > 0 ? static_cast<double>(bytes) / link.bandwidth : 0.0);
+}
+
+StepCosts step_costs(const std::vector<StagePlan>& stages,
+                     const ClusterSpec& cluster,
+                     const ModelSpec& model,
+                     const ModelProfile& profile,
+                     DType compute) {
+  StepCosts costs;
+  const std::size_t count = stages.size();
+  costs.transfer_forward.resize(count);
+  costs.transfer_backward.resize(count);
+  costs.transfer_tied.resize(count);
+  const auto between = [&](std::size_t from, std::size_t to, Bytes bytes) {
+    if (stages[from].device == stages[to].device) return 0.0;
+    return transfer_seconds(cluster.link(stages[from].device, stages[to].device), bytes);
+  };
+  const Bytes boundary = boundary_bytes(profile);
+  for (std::size_t s = 0; s < count; ++s) {
+    costs.stages.push_back(stage_seconds(cluster.devices.at(stages[s].device.index()), model,
+                                         profile, stages[s].layers, compute));
+    if (s + 1 < count) costs.transfer_forward[s] = between(s, s + 1, boundary);
+    if (s > 0) costs.transfer_backward[s] = between(s, s - 1, boundary);
+  }
+  if (model.tied && count > 1) {
+    costs.transfer_tied.front() = between(0, count - 1, token_table_bytes(model));
+    costs.transfer_tied.back() = between(count - 1, 0, token_table_bytes(model));
+  }
+  return costs;
+}
+
+}  // namespace troupe

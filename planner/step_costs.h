@@ -1,0 +1,33 @@
+/// Prices the actions of a step: layer profiles x device rates (or measured seconds) and links.
+#pragma once
+
+#include <vector>
+
+#include "planner/plan.h"
+#include "planner/simulate.h"
+
+namespace troupe {
+
+/// Seconds of one layer of a kind on a device: measured where the device was profiled, else by its
+/// rates.
+LayerSeconds layer_seconds(const DeviceSpec& device, const LayerProfile& profile, DType compute);
+
+/// Seconds of the actions of a stage with these layers: the sum over the layers, and the device's
+/// action_overhead for each action.
+LayerSeconds stage_seconds(const DeviceSpec& device,
+                           const ModelSpec& model,
+                           const ModelProfile& profile,
+                           LayerRange layers,
+                           DType compute);
+
+/// latency + bytes / bandwidth.
+Seconds transfer_seconds(const LinkSpec& link, Bytes bytes);
+
+/// All costs of a step. Transfers between stages of one device cost nothing.
+StepCosts step_costs(const std::vector<StagePlan>& stages,
+                     const ClusterSpec& cluster,
+                     const ModelSpec& model,
+                     const ModelProfile& profile,
+                     DType compute);
+
+}  // namespace troupe
