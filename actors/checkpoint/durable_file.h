@@ -46,6 +46,8 @@ class DurableFile {
   /// Appends, in pieces; a short write is finished, an error names path, bytes wanted and written.
   Status write(std::span<const std::byte> bytes);
   std::uint64_t written() const { return written_; }
+  /// XXH3-128 of what was written so far.
+  XXH128_hash_t hash_so_far() const { return XXH3_128bits_digest(hash_.get()); }
   /// Syncs and closes. After a failed sync the file is dropped, never synced again.
   Result<FileRecord> finish();
 
