@@ -46,6 +46,13 @@ struct ClusterSpec {
   std::map<std::pair<std::uint32_t, std::uint32_t>, LinkSpec> overrides;
   LinkSpec link(DeviceId from, DeviceId to) const;
   bool crosses_processes(DeviceId from, DeviceId to) const;
+  /// Tensors between devices of one process are copied into buffers of the receiver.
+  bool copy_between_devices = false;
+  /// The receiver reads a tensor where the sender keeps it: devices of one process that do not
+  /// copy.
+  bool by_reference(DeviceId from, DeviceId to) const {
+    return !copy_between_devices && !crosses_processes(from, to);
+  }
 };
 
 }  // namespace troupe

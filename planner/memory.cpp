@@ -10,14 +10,20 @@ namespace troupe {
 EdgeBuffers edge_buffers(StageId stage, const StageMap& stages, const ClusterSpec& cluster) {
   EdgeBuffers buffers;
   const std::uint32_t s = stage.value;
-  const auto crosses = [&](std::uint32_t other) {
-    return cluster.crosses_processes(stages.device_of_stage[other], stages.device_of_stage[s]);
+  const auto same = [&](std::uint32_t other) { return same_device(s, other, stages); };
+  const auto by_reference = [&](std::uint32_t other) {
+    return cluster.by_reference(stages.device_of_stage[other], stages.device_of_stage[s]);
   };
   if (s > 0) {
     buffers.input_gradient = stages.transfer_slots;
-    if (crosses(s - 1)) buffers.input = stages.transfer_slots;
+    if (!same(s - 1)) {
+      if (by_reference(s - 1))
+        buffers.input_gradient *= 2;
+      else
+        buffers.input = stages.transfer_slots;
+    }
   }
-  if (s + 1 < stages.stage_count() && crosses(s + 1))
+  if (s + 1 < stages.stage_count() && !same(s + 1) && !by_reference(s + 1))
     buffers.output_gradient = stages.transfer_slots;
   if (other_tied_end(stage, stages)) buffers.tied_half = 1;
   return buffers;
