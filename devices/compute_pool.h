@@ -37,7 +37,7 @@ class ComputePool {
         [](void* f, std::uint64_t shard, std::uint32_t thread) {
           (*static_cast<std::remove_reference_t<F>*>(f))(shard, thread);
         },
-        &body);
+        const_cast<void*>(static_cast<const void*>(std::addressof(body))));
   }
 
  private:

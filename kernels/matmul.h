@@ -2,6 +2,7 @@
 /// Work is cut into shards that depend on the shape alone; each shard is one single-threaded call.
 #pragma once
 
+#include "devices/compute_pool.h"
 #include "devices/device.h"
 #include "devices/tensor.h"
 
@@ -26,6 +27,9 @@ struct Matmul {
   Tensor workspace;         ///< at least matmul_workspace(...) bytes, 64-byte aligned
 };
 void matmul(Stream& stream, const Matmul& args);
+
+/// Scratch of one lane.
+inline constexpr Bytes matmul_lane_bytes = 512 * 1024;
 
 /// Bytes that any matmul of this shape needs, on every machine and with any number of threads.
 Bytes matmul_workspace(
