@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "planner/cluster.h"
@@ -68,6 +69,7 @@ struct Plan {
   Seconds predicted_step = 0;
   Timeline timeline;               ///< predicted
   std::vector<std::string> notes;  ///< reasons, for --explain
+  friend bool operator==(const Plan&, const Plan&) = default;
 };
 
 /// Makes the best plan: contiguous stages over an order of the devices that minimise the predicted
@@ -85,7 +87,15 @@ std::vector<MemoryPlan> memory_of(const std::vector<StagePlan>& stages,
                                   const ModelSpec& model,
                                   const ModelProfile& profile);
 
+/// The plan in words, one thought a line: stages, bytes of each device with headroom, what binds
+/// the step, the runner-up, unused devices.
+std::vector<std::string> explain(const Plan& plan, const ClusterSpec& cluster);
+
+/// plan.json. Device names stand beside their numbers for readers; everything of the plan comes
+/// back from `plan_from_json`.
 std::string to_json(const Plan& plan, const ClusterSpec& cluster);
+/// Strict: unknown or missing keys, wrong types, layers that are not placed once and schedules that
+/// do not validate are refused by name. Texts over 256 MiB are refused.
 Result<Plan> plan_from_json(std::string_view text);
 
 }  // namespace troupe

@@ -4,8 +4,6 @@
 #include <queue>
 #include <tuple>
 
-#include "planner/schedule_cursor.h"
-
 namespace troupe {
 namespace {
 
@@ -34,20 +32,28 @@ void play(ScheduleRun& run, const SecondsOf& seconds, const Span& span) {
 
 }  // namespace
 
-Seconds StepCosts::of(const Action& action) const {
-  const std::size_t s = action.stage.index();
+Seconds StepCosts::arithmetic(const Action& action) const {
+  const LayerSeconds& stage = stages[action.stage.index()];
   switch (action.op) {
-    case Op::forward: return stages[s].forward;
-    case Op::backward: return stages[s].backward_input + stages[s].backward_weight;
-    case Op::backward_input: return stages[s].backward_input;
-    case Op::backward_weight: return stages[s].backward_weight;
-    case Op::transfer_forward: return transfer_forward[s];
-    case Op::transfer_backward: return transfer_backward[s];
-    case Op::transfer_tied: return transfer_tied[s];
-    case Op::norm: return stages[s].norm;
-    case Op::update: return stages[s].update;
+    case Op::forward: return stage.forward;
+    case Op::backward: return stage.backward_input + stage.backward_weight;
+    case Op::backward_input: return stage.backward_input;
+    case Op::backward_weight: return stage.backward_weight;
+    case Op::norm: return stage.norm;
+    case Op::update: return stage.update;
+    case Op::transfer_forward:
+    case Op::transfer_backward:
+    case Op::transfer_tied: return 0;
   }
   return 0;
+}
+
+Seconds StepCosts::of(const Action& action) const {
+  const std::size_t s = action.stage.index();
+  if (action.op == Op::transfer_forward) return transfer_forward[s];
+  if (action.op == Op::transfer_backward) return transfer_backward[s];
+  if (action.op == Op::transfer_tied) return transfer_tied[s];
+  return arithmetic(action) + overhead[s];
 }
 
 Timeline simulate(const Schedule& schedule, const ActionSeconds& seconds) {
@@ -66,6 +72,11 @@ Timeline simulate(const Schedule& schedule, const StepCosts& costs) {
 
 Seconds simulated_seconds(const Schedule& schedule, const StepCosts& costs) {
   ScheduleRun run(schedule);
+  return simulated_seconds(run, costs);
+}
+
+Seconds simulated_seconds(ScheduleRun& run, const StepCosts& costs) {
+  run.reset();
   Seconds last = 0;
   play(
       run, [&](const Action& action) { return costs.of(action); },

@@ -9,6 +9,7 @@
 #include "planner/cluster.h"
 #include "planner/cost.h"
 #include "planner/schedule.h"
+#include "planner/schedule_cursor.h"
 #include "planner/timeline.h"
 
 namespace troupe {
@@ -18,10 +19,13 @@ using ActionSeconds = std::function<Seconds(const Action&)>;
 
 /// What the actions of a step cost.
 struct StepCosts {
-  std::vector<LayerSeconds> stages;        ///< by stage: sums over its layers, overhead included
+  std::vector<LayerSeconds> stages;        ///< by stage: sums over its layers, arithmetic alone
+  std::vector<Seconds> overhead;           ///< by stage: beside the arithmetic of each action
   std::vector<Seconds> transfer_forward;   ///< by stage: XF s
   std::vector<Seconds> transfer_backward;  ///< by stage: XB s
   std::vector<Seconds> transfer_tied;      ///< by stage: XT s, 0 but for the two ends
+  /// Arithmetic of a compute action: what an emulated device makes it last.
+  Seconds arithmetic(const Action& action) const;
   Seconds of(const Action& action) const;
 };
 
@@ -31,5 +35,7 @@ Timeline simulate(const Schedule& schedule, const StepCosts& costs);
 
 /// The end of the last action, without keeping spans: what planning asks thousands of times.
 Seconds simulated_seconds(const Schedule& schedule, const StepCosts& costs);
+/// The same with cursors that are used again and again; resets them first.
+Seconds simulated_seconds(ScheduleRun& run, const StepCosts& costs);
 
 }  // namespace troupe

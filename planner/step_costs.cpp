@@ -41,13 +41,6 @@ LayerSeconds stage_seconds(const DeviceSpec& device,
     add_layers(sum, layer_seconds(device, profile.block, compute), last_block - first_block);
   if (layers.holds(model.blocks + 1))
     add_layers(sum, layer_seconds(device, profile.head, compute), 1);
-  // A fused backward is one action: half the overhead on each half of it.
-  const Seconds overhead = device.rates.action_overhead;
-  sum.forward += overhead;
-  sum.backward_input += overhead / 2;
-  sum.backward_weight += overhead / 2;
-  sum.norm += overhead;
-  sum.update += overhead;
   return sum;
 }
 

@@ -12,8 +12,7 @@ namespace troupe {
 /// rates.
 LayerSeconds layer_seconds(const DeviceSpec& device, const LayerProfile& profile, DType compute);
 
-/// Seconds of the actions of a stage with these layers: the sum over the layers, and the device's
-/// action_overhead for each action.
+/// Arithmetic of the actions of a stage with these layers: the sum over the layers.
 LayerSeconds stage_seconds(const DeviceSpec& device,
                            const ModelSpec& model,
                            const ModelProfile& profile,

@@ -1,0 +1,371 @@
+#include "planner/partition.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "planner/pricer.h"
+
+namespace troupe {
+namespace {
+
+/// Simulated actions that one search may spend: about a second at most.
+constexpr std::size_t action_budget = 4'000'000;
+/// Relative difference of step times below which fewer stages win.
+constexpr double same_time = 1e-9;
+
+struct Ranked {
+  Seconds bound = 0;
+  Candidate candidate;
+};
+
+/// The search over one problem.
+class Search {
+ public:
+  Search(const ModelSpec& model,
+         const ClusterSpec& cluster,
+         const ModelProfile& profile,
+         const PlanOptions& options)
+      : cluster_(cluster), pricer_(model, cluster, profile, options) {}
+
+  PartitionSearch run() {
+    const std::uint32_t most =
+        std::min(pricer_.device_count(), pricer_.layers() / pricer_.chunks());
+    const bool exact = candidate_count(most) <= exact_candidate_limit;
+    if (exact) {
+      for (std::uint32_t k = 1; k <= most; ++k) enumerate_orders(k);
+    } else {
+      for (std::uint32_t k = 1; k <= most; ++k) propose(k);
+    }
+    const bool all = simulate_in_order(exact ? action_budget : action_budget / 2);
+    if (!exact) improve();
+    PartitionSearch result;
+    if (best_) {
+      Partition& found = result.found.emplace();
+      found.stages = pricer_.stages_of(*best_);
+      found.step = best_step_;
+      if (second_) found.runner_up = pricer_.stages_of(*second_);
+      found.runner_up_step = second_step_;
+      found.exact = exact && all;
+      found.candidates = fitting_.size();
+      found.simulated = simulated_;
+    } else {
+      result.shortfall = {DeviceId{nearest_.device}, nearest_.needed, nearest_stages_};
+    }
+    return result;
+  }
+
+ private:
+  /// How many candidates enumeration would look at, or more than the limit.
+  std::size_t candidate_count(std::uint32_t most) const {
+    double count = 0;
+    double orders = 1;
+    for (std::uint32_t k = 1; k <= most; ++k) {
+      orders *= pricer_.device_count() - k + 1;
+      double cuts = 1;
+      const std::uint32_t stages = k * pricer_.chunks();
+      for (std::uint32_t i = 1; i < stages; ++i) cuts = cuts * (pricer_.layers() - i) / i;
+      count += orders * cuts;
+      if (count > 64.0 * exact_candidate_limit) break;
+    }
+    // Alike devices make many orders the same; enumeration skips them.
+    std::vector<double> of_kind(pricer_.device_count() + 1, 0);
+    for (std::uint32_t d = 0; d < pricer_.device_count(); ++d) ++of_kind[pricer_.device_kind(d)];
+    if (interchangeable())
+      for (const double n : of_kind)
+        for (double i = 2; i <= n; ++i) count /= i;
+    return static_cast<std::size_t>(std::min(count, 1e9));
+  }
+
+  /// Alike devices may be exchanged freely: all links are the same.
+  bool interchangeable() const {
+    if (!cluster_.overrides.empty()) return false;
+    for (std::uint32_t a = 0; a < pricer_.device_count(); ++a)
+      for (std::uint32_t b = a + 1; b < pricer_.device_count(); ++b)
+        if (cluster_.crosses_processes(DeviceId{a}, DeviceId{b}) !=
+            cluster_.crosses_processes(DeviceId{0}, DeviceId{1}))
+          return false;
+    return true;
+  }
+
+  void enumerate_orders(std::uint32_t k) {
+    const bool skip_alike = interchangeable();
+    std::vector<std::uint32_t> order;
+    std::vector<bool> taken(pricer_.device_count());
+    const std::function<void()> extend = [&] {
+      if (order.size() == k) return enumerate_cuts(order);
+      std::set<std::uint32_t> tried;
+      for (std::uint32_t d = 0; d < pricer_.device_count(); ++d) {
+        if (taken[d] || (skip_alike && !tried.insert(pricer_.device_kind(d)).second)) continue;
+        taken[d] = true;
+        order.push_back(d);
+        extend();
+        order.pop_back();
+        taken[d] = false;
+      }
+    };
+    extend();
+  }
+
+  void enumerate_cuts(const std::vector<std::uint32_t>& order) {
+    const auto stages = static_cast<std::uint32_t>(order.size()) * pricer_.chunks();
+    std::vector<std::uint32_t> cuts{0};
+    const std::function<void()> extend = [&] {
+      const auto made = static_cast<std::uint32_t>(cuts.size()) - 1;
+      if (made + 1 == stages) {
+        cuts.push_back(pricer_.layers());
+        consider({order, cuts});
+        cuts.pop_back();
+        return;
+      }
+      const std::uint32_t left = stages - made - 1;
+      for (std::uint32_t cut = cuts.back() + 1; cut + left <= pricer_.layers(); ++cut) {
+        cuts.push_back(cut);
+        extend();
+        cuts.pop_back();
+      }
+    };
+    extend();
+  }
+
+  /// Keeps a candidate that fits, and the nearest miss.
+  void consider(Candidate candidate) {
+    const Pricer::Fit fit = pricer_.fit(candidate);
+    if (fit.over > 0) {
+      if (nearest_stages_.empty() || fit.over < nearest_.over) {
+        nearest_ = fit;
+        nearest_stages_ = pricer_.stages_of(candidate);
+      }
+      return;
+    }
+    const Seconds bound = pricer_.lower_bound(candidate);
+    fitting_.push_back({bound, std::move(candidate)});
+  }
+
+  /// Simulates by rising bound until the bound passes the best. True if none was left out.
+  bool simulate_in_order(std::size_t budget) {
+    std::stable_sort(fitting_.begin(), fitting_.end(),
+                     [](const Ranked& a, const Ranked& b) { return a.bound < b.bound; });
+    for (const Ranked& ranked : fitting_) {
+      if (best_ && ranked.bound > best_step_ * (1 + same_time)) return true;
+      if (spent_ > budget) return false;
+      judge(ranked.candidate);
+    }
+    return true;
+  }
+
+  /// Simulates; true if it is the new best.
+  bool judge(const Candidate& candidate) {
+    const Seconds step = pricer_.simulate(candidate);
+    ++simulated_;
+    spent_ += pricer_.actions(candidate);
+    const auto beats = [&](const std::optional<Candidate>& other, Seconds other_step) {
+      if (!other || step < other_step * (1 - same_time)) return true;
+      return step <= other_step * (1 + same_time) && candidate.stage_count() < other->stage_count();
+    };
+    if (beats(best_, best_step_)) {
+      second_ = std::move(best_);
+      second_step_ = best_step_;
+      best_ = candidate;
+      best_step_ = step;
+      return true;
+    }
+    if (candidate != *best_ && beats(second_, second_step_)) {
+      second_ = candidate;
+      second_step_ = step;
+    }
+    return false;
+  }
+
+  // ---- beyond enumeration ----
+
+  Seconds block_seconds(std::uint32_t d) const { return pricer_.busy(d, 1, 2); }
+
+  /// Orders of k devices that are worth a try: the fastest and the roomiest ones, by kind.
+  std::vector<std::vector<std::uint32_t>> orders_of(std::uint32_t k) const {
+    std::vector<std::uint32_t> all(pricer_.device_count());
+    std::iota(all.begin(), all.end(), 0u);
+    const auto by_speed = [&](std::uint32_t a, std::uint32_t b) {
+      return block_seconds(a) < block_seconds(b);
+    };
+    const auto by_memory = [&](std::uint32_t a, std::uint32_t b) {
+      return cluster_.devices[a].memory > cluster_.devices[b].memory;
+    };
+    std::set<std::vector<std::uint32_t>> orders;
+    const auto add_choice = [&](std::vector<std::uint32_t> chosen) {
+      chosen.resize(k);
+      std::sort(chosen.begin(), chosen.end());
+      orders.insert(chosen);
+      std::vector<std::vector<std::uint32_t>> groups;
+      std::vector<std::uint32_t> kinds;
+      for (const std::uint32_t d : chosen) {
+        const auto at = std::find(kinds.begin(), kinds.end(), pricer_.device_kind(d));
+        if (at == kinds.end()) {
+          kinds.push_back(pricer_.device_kind(d));
+          groups.push_back({d});
+        } else {
+          groups[static_cast<std::size_t>(at - kinds.begin())].push_back(d);
+        }
+      }
+      std::sort(groups.begin(), groups.end());
+      std::size_t tries = 0;
+      do {
+        std::vector<std::uint32_t> order;
+        for (const auto& group : groups) order.insert(order.end(), group.begin(), group.end());
+        orders.insert(order);
+      } while (++tries < 24 && std::next_permutation(groups.begin(), groups.end()));
+      for (const bool ascending : {true, false}) {
+        std::stable_sort(chosen.begin(), chosen.end(), by_memory);
+        if (ascending) std::reverse(chosen.begin(), chosen.end());
+        orders.insert(chosen);
+        std::stable_sort(chosen.begin(), chosen.end(), by_speed);
+        if (ascending) std::reverse(chosen.begin(), chosen.end());
+        orders.insert(chosen);
+      }
+    };
+    std::stable_sort(all.begin(), all.end(), by_speed);
+    add_choice(all);
+    std::stable_sort(all.begin(), all.end(), by_memory);
+    add_choice(all);
+    return {orders.begin(), orders.end()};
+  }
+
+  void propose(std::uint32_t k) {
+    for (const auto& order : orders_of(k)) {
+      if (auto cuts = best_cuts(order, Objective::time)) consider({order, std::move(*cuts)});
+      if (auto cuts = best_cuts(order, Objective::memory)) consider({order, std::move(*cuts)});
+    }
+  }
+
+  enum class Objective {
+    time,   ///< least busy time of the busiest stage, among those that fit
+    memory  ///< least memory over (or most under) the cap
+  };
+
+  /// Dynamic programming over prefixes: best[s][l] for the first s stages holding the first l
+  /// layers. With several stages a device, each may take its share of the memory.
+  std::optional<std::vector<std::uint32_t>> best_cuts(const std::vector<std::uint32_t>& order,
+                                                      Objective objective) const {
+    constexpr double never = std::numeric_limits<double>::infinity();
+    const std::uint32_t layers = pricer_.layers();
+    const auto stages = static_cast<std::uint32_t>(order.size()) * pricer_.chunks();
+    std::vector<std::vector<double>> best(stages + 1, std::vector<double>(layers + 1, never));
+    std::vector<std::vector<std::uint32_t>> from(stages + 1,
+                                                 std::vector<std::uint32_t>(layers + 1));
+    best[0][0] = -never;
+    const auto devices = static_cast<std::uint32_t>(order.size());
+    const auto edges = pricer_.edge_bytes_of(order);
+    for (std::uint32_t s = 0; s < stages; ++s) {
+      const std::uint32_t device = order[s % order.size()];
+      const auto room = static_cast<double>(cluster_.devices[device].memory) / pricer_.chunks();
+      const std::uint32_t left = stages - s - 1;
+      for (std::uint32_t first = s; first < layers; ++first) {
+        if (best[s][first] == never) continue;
+        for (std::uint32_t last = first + 1; last + left <= layers; ++last) {
+          if (left == 0 && last != layers) continue;
+          const Bytes bytes = pricer_.stage_bytes(devices, s, first, last) + edges[s];
+          const double over = static_cast<double>(bytes) - room;
+          if (objective == Objective::time && over > 0 && pricer_.chunks() == 1) continue;
+          const double cost =
+              objective == Objective::time ? pricer_.busy(device, first, last) : over;
+          const double value = std::max(best[s][first], cost);
+          if (value < best[s + 1][last]) {
+            best[s + 1][last] = value;
+            from[s + 1][last] = first;
+          }
+        }
+      }
+    }
+    if (best[stages][layers] == never) return std::nullopt;
+    std::vector<std::uint32_t> cuts(stages + 1, layers);
+    for (std::uint32_t s = stages; s > 0; --s) cuts[s - 1] = from[s][cuts[s]];
+    return cuts;
+  }
+
+  /// Candidates one move away: a cut shifted, two devices exchanged, a device dropped or added.
+  std::vector<Candidate> neighbours(const Candidate& base) const {
+    std::vector<Candidate> list;
+    for (std::size_t i = 1; i + 1 < base.cuts.size(); ++i)
+      for (const int by : {-1, 1}) {
+        Candidate moved = base;
+        moved.cuts[i] += static_cast<std::uint32_t>(by);
+        if (moved.cuts[i] > moved.cuts[i - 1] && moved.cuts[i] < moved.cuts[i + 1])
+          list.push_back(std::move(moved));
+      }
+    for (std::size_t a = 0; a < base.order.size(); ++a)
+      for (std::size_t b = a + 1; b < base.order.size(); ++b) {
+        if (pricer_.device_kind(base.order[a]) == pricer_.device_kind(base.order[b])) continue;
+        Candidate moved = base;
+        std::swap(moved.order[a], moved.order[b]);
+        list.push_back(std::move(moved));
+      }
+    for (std::size_t i = 0; i < base.order.size() && base.order.size() > 1; ++i)
+      add_order(list, base,
+                [&](auto& order) { order.erase(order.begin() + static_cast<std::ptrdiff_t>(i)); });
+    return list;
+  }
+
+  template <class Change>
+  void add_order(std::vector<Candidate>& list, const Candidate& base, Change change) const {
+    Candidate moved = base;
+    change(moved.order);
+    if (auto cuts = best_cuts(moved.order, Objective::time)) {
+      moved.cuts = std::move(*cuts);
+      list.push_back(std::move(moved));
+    }
+  }
+
+  /// Walks from the best to better neighbours until there is none or the budget is spent.
+  void improve() {
+    bool better = best_.has_value();
+    while (better && spent_ < action_budget) {
+      better = false;
+      for (const Candidate& next : neighbours(*best_)) {
+        if (spent_ >= action_budget) return;
+        if (pricer_.fit(next).over > 0 || pricer_.lower_bound(next) > best_step_) continue;
+        if (judge(next)) {
+          better = true;
+          break;
+        }
+      }
+    }
+  }
+
+  const ClusterSpec& cluster_;
+  Pricer pricer_;
+  std::vector<Ranked> fitting_;
+  std::optional<Candidate> best_, second_;
+  Seconds best_step_ = 0;
+  Seconds second_step_ = 0;
+  std::size_t simulated_ = 0;
+  std::size_t spent_ = 0;
+  Pricer::Fit nearest_;
+  std::vector<StagePlan> nearest_stages_;
+};
+
+}  // namespace
+
+PartitionSearch search_partition(const ModelSpec& model,
+                                 const ClusterSpec& cluster,
+                                 const ModelProfile& profile,
+                                 const PlanOptions& options) {
+  return Search(model, cluster, profile, options).run();
+}
+
+StageMap stage_map_of(const std::vector<StagePlan>& stages,
+                      const ClusterSpec& cluster,
+                      const ModelSpec& model,
+                      const PlanOptions& options) {
+  StageMap map;
+  for (const StagePlan& stage : stages) map.device_of_stage.push_back(stage.device);
+  map.microbatch_count = options.shape.microbatch_count;
+  map.device_count = static_cast<std::uint32_t>(cluster.devices.size());
+  map.tied = model.tied;
+  map.transfer_slots = options.transfer_slots;
+  return map;
+}
+
+}  // namespace troupe

@@ -1,0 +1,279 @@
+#include "planner/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "planner/memory.h"
+#include "planner/partition.h"
+#include "planner/schedules.h"
+#include "planner/simulate.h"
+#include "planner/step_costs.h"
+
+namespace troupe {
+namespace {
+
+Error refuse(std::string text) {
+  return {ErrorCode::invalid_input, std::move(text)};
+}
+
+std::string layers_text(const LayerRange& range) {
+  return fmt::format("[{}, {})", range.first, range.last);
+}
+
+Status check_request(const ModelSpec& model,
+                     const ClusterSpec& cluster,
+                     const PlanOptions& options) {
+  TROUPE_TRY(validate(model));
+  if (cluster.devices.empty()) return refuse("plan: there is no device; at least 1 is needed");
+  for (const DeviceSpec& device : cluster.devices)
+    if (device.node.index() >= cluster.nodes.size())
+      return refuse(fmt::format("plan: device {} is on node {}, but there are {} nodes",
+                                device.name, device.node.value, cluster.nodes.size()));
+  if (options.shape.microbatch_count == 0)
+    return refuse("plan: microbatch_count is 0; at least 1 is needed");
+  if (options.transfer_slots == 0) return refuse("plan: transfer_slots is 0; at least 1 is needed");
+  if (options.chunks == 0) return refuse("plan: chunks is 0; at least 1 is needed");
+  if (options.schedule == ScheduleKind::interleaved && options.chunks > layer_count(model))
+    return refuse(
+        fmt::format("plan: {} chunks of {} layers (embedding and head are layers too); "
+                    "the most is {}",
+                    options.chunks, layer_count(model), layer_count(model)));
+  return {};
+}
+
+/// Pinned stages hold every layer once, in order, or are refused by name.
+Status check_pinned(const std::vector<StagePlan>& pinned,
+                    const ModelSpec& model,
+                    const ClusterSpec& cluster) {
+  const std::uint32_t layers = layer_count(model);
+  std::uint32_t next = 0;
+  for (std::size_t s = 0; s < pinned.size(); ++s) {
+    const LayerRange& range = pinned[s].layers;
+    if (pinned[s].device.index() >= cluster.devices.size())
+      return refuse(fmt::format("plan: stage {} is pinned to device {}, but there are {} devices",
+                                s, pinned[s].device.value, cluster.devices.size()));
+    if (range.first >= range.last)
+      return refuse(fmt::format("plan: pinned stage {} holds no layer: {}; leave the stage out", s,
+                                layers_text(range)));
+    if (range.first != next)
+      return refuse(
+          fmt::format("plan: pinned stage {} holds layers {}, but the next layer to be "
+                      "placed is {}; every layer is placed exactly once",
+                      s, layers_text(range), next));
+    next = range.last;
+  }
+  if (next != layers)
+    return refuse(
+        fmt::format("plan: pinned stages hold {} of {} layers (embedding, {} blocks, "
+                    "head); {} != {}",
+                    next, layers, model.blocks, next, layers));
+  return {};
+}
+
+/// The device that is furthest over its memory, if one is.
+std::optional<Shortfall> shortfall_of(const std::vector<MemoryPlan>& memory,
+                                      const ClusterSpec& cluster) {
+  std::optional<Shortfall> worst;
+  Bytes worst_over = 0;
+  for (std::uint32_t d = 0; d < memory.size(); ++d) {
+    const Bytes needed = memory[d].total();
+    const Bytes free = cluster.devices[d].memory;
+    if (needed <= free || (worst && needed - free <= worst_over)) continue;
+    worst_over = needed - free;
+    worst = Shortfall{DeviceId{d}, needed, {}};
+  }
+  return worst;
+}
+
+/// A complete plan for given stages; memory is filled, not checked.
+Result<Plan> plan_for(std::vector<StagePlan> stages,
+                      const ModelSpec& model,
+                      const ClusterSpec& cluster,
+                      const ModelProfile& profile,
+                      const PlanOptions& options) {
+  Plan plan;
+  plan.model = model;
+  plan.shape = options.shape;
+  plan.schedule_kind = options.schedule;
+  auto schedule = make_schedule(options.schedule, stage_map_of(stages, cluster, model, options));
+  if (!schedule) return schedule.error();
+  plan.schedule = std::move(*schedule);
+  plan.stages = std::move(stages);
+  plan.in_flight = in_flight_per_stage(plan.schedule);
+  plan.deferred = deferred_per_stage(plan.schedule);
+  plan.memory = memory_of(plan.stages, plan.schedule, cluster, model, profile);
+  plan.timeline = simulate(plan.schedule,
+                           step_costs(plan.stages, cluster, model, profile, options.shape.compute));
+  plan.predicted_step = plan.timeline.makespan();
+  for (std::uint32_t d = 0; d < cluster.devices.size(); ++d)
+    if (std::none_of(plan.stages.begin(), plan.stages.end(),
+                     [&](const StagePlan& stage) { return stage.device == DeviceId{d}; }))
+      plan.unused.push_back(DeviceId{d});
+  return plan;
+}
+
+/// Activations, workspace and boundary buffers at another microbatch size: in proportion, which is
+/// what they are but for the rounding of blocks.
+ModelProfile scaled(ModelProfile profile, double factor) {
+  for (LayerProfile* layer : {&profile.embedding, &profile.block, &profile.head})
+    for (Bytes* bytes :
+         {&layer->saved_bytes, &layer->deferred_bytes, &layer->forward_workspace_bytes,
+          &layer->backward_workspace_bytes, &layer->output_bytes})
+      *bytes = static_cast<Bytes>(static_cast<double>(*bytes) * factor);
+  return profile;
+}
+
+/// Whether the request fits with other options: pinned stages as they stand, else any partition.
+bool would_fit(const ModelSpec& model,
+               const ClusterSpec& cluster,
+               const ModelProfile& profile,
+               const PlanOptions& options) {
+  if (options.pinned.empty())
+    return search_partition(model, cluster, profile, options).found.has_value();
+  const auto plan = plan_for(options.pinned, model, cluster, profile, options);
+  return plan.ok() && !shortfall_of(plan->memory, cluster);
+}
+
+/// The nearest change that would make the request fit.
+std::string remedy(const ModelSpec& model,
+                   const ClusterSpec& cluster,
+                   const ModelProfile& profile,
+                   const PlanOptions& options,
+                   const Shortfall& shortfall) {
+  const DeviceSpec& device = cluster.devices[shortfall.device.index()];
+  const std::string more =
+      fmt::format("{} more on {}", format_bytes(shortfall.needed - device.memory), device.name);
+  for (std::uint32_t size = options.shape.microbatch_size / 2; size > 0; size /= 2) {
+    PlanOptions smaller = options;
+    smaller.shape.microbatch_size = size;
+    smaller.shape.microbatch_count = (std::max(options.shape.batch_size, 1u) + size - 1) / size;
+    const double factor = static_cast<double>(size) / options.shape.microbatch_size;
+    if (would_fit(model, cluster, scaled(profile, factor), smaller))
+      return fmt::format("microbatch_size = {} would fit, or {}", size, more);
+  }
+  if (options.schedule != ScheduleKind::one_f_one_b) {
+    PlanOptions other = options;
+    other.schedule = ScheduleKind::one_f_one_b;
+    if (would_fit(model, cluster, profile, other))
+      return fmt::format("schedule = \"1f1b\" would fit, or {}", more);
+  }
+  if (!options.pinned.empty()) {
+    PlanOptions automatic = options;
+    automatic.pinned.clear();
+    if (would_fit(model, cluster, profile, automatic))
+      return fmt::format("stages chosen automatically would fit, or {}", more);
+  }
+  return more + " would fit";
+}
+
+Error does_not_fit(const ModelSpec& model,
+                   const ClusterSpec& cluster,
+                   const ModelProfile& profile,
+                   const PlanOptions& options,
+                   const Shortfall& shortfall) {
+  const DeviceSpec& device = cluster.devices[shortfall.device.index()];
+  return {ErrorCode::does_not_fit,
+          fmt::format("plan: does not fit: {} needs {} ({} bytes) and has {} ({} bytes), short by "
+                      "{} bytes; {}",
+                      device.name, format_bytes(shortfall.needed), shortfall.needed,
+                      format_bytes(device.memory), device.memory, shortfall.needed - device.memory,
+                      remedy(model, cluster, profile, options, shortfall))};
+}
+
+std::string placement_text(const std::vector<StagePlan>& stages, const ClusterSpec& cluster) {
+  std::string text;
+  for (const StagePlan& stage : stages)
+    text += fmt::format("{}{} x{}", text.empty() ? "" : ", ",
+                        cluster.devices[stage.device.index()].name, stage.layers.size());
+  return text;
+}
+
+/// What holds the step back, what came second, what is left over.
+void add_notes(Plan& plan, const ClusterSpec& cluster, const Partition* search) {
+  std::string busiest;
+  Seconds most = 0;
+  for (std::uint32_t d = 0; d < cluster.devices.size(); ++d) {
+    const Seconds busy = plan.timeline.busy(fmt::format("d{}", d));
+    if (busy <= most) continue;
+    most = busy;
+    busiest = cluster.devices[d].name;
+  }
+  plan.notes.push_back(fmt::format(
+      "binding: {} computes for {} of the step's {} ({:.1f} %)", busiest, format_seconds(most),
+      format_seconds(plan.predicted_step), 100 * most / std::max(plan.predicted_step, 1e-300)));
+  if (search == nullptr) {
+    plan.notes.push_back("stages: pinned by the configuration");
+  } else {
+    plan.notes.push_back(fmt::format("search: {} candidates fit, {} simulated, {}",
+                                     search->candidates, search->simulated,
+                                     search->exact ? "the optimum" : "the best of a heuristic"));
+    if (!search->runner_up.empty())
+      plan.notes.push_back(
+          fmt::format("runner-up: {} in {} ({:+.1f} %)", placement_text(search->runner_up, cluster),
+                      format_seconds(search->runner_up_step),
+                      100 * (search->runner_up_step / std::max(search->step, 1e-300) - 1)));
+  }
+  for (const DeviceId device : plan.unused)
+    plan.notes.push_back(
+        search == nullptr
+            ? fmt::format("unused: {} is not among the pinned stages",
+                          cluster.devices[device.index()].name)
+            : fmt::format("unused: {}: giving it layers would not make the step shorter",
+                          cluster.devices[device.index()].name));
+}
+
+}  // namespace
+
+Result<Plan> make_plan(const ModelSpec& model,
+                       const ClusterSpec& cluster,
+                       const ModelProfile& profile,
+                       const PlanOptions& options) {
+  TROUPE_TRY(check_request(model, cluster, options));
+  if (!options.pinned.empty()) {
+    TROUPE_TRY(check_pinned(options.pinned, model, cluster));
+    auto plan = plan_for(options.pinned, model, cluster, profile, options);
+    if (!plan) return plan;
+    if (const auto shortfall = shortfall_of(plan->memory, cluster))
+      return does_not_fit(model, cluster, profile, options, *shortfall);
+    add_notes(*plan, cluster, nullptr);
+    return plan;
+  }
+  const PartitionSearch search = search_partition(model, cluster, profile, options);
+  if (!search.found) return does_not_fit(model, cluster, profile, options, search.shortfall);
+  auto plan = plan_for(search.found->stages, model, cluster, profile, options);
+  if (!plan) return plan;
+  EXPECTS(!shortfall_of(plan->memory, cluster));
+  add_notes(*plan, cluster, &*search.found);
+  return plan;
+}
+
+std::vector<std::string> explain(const Plan& plan, const ClusterSpec& cluster) {
+  std::vector<std::string> lines;
+  lines.push_back(fmt::format("schedule {}, {} microbatches of {} x {} tokens, predicted step {}",
+                              to_string(plan.schedule_kind), plan.shape.microbatch_count,
+                              plan.shape.microbatch_size, plan.shape.sequence_length,
+                              format_seconds(plan.predicted_step)));
+  for (std::size_t s = 0; s < plan.stages.size(); ++s)
+    lines.push_back(fmt::format("stage {}: layers {} on {}, {} in flight, {} deferred", s,
+                                layers_text(plan.stages[s].layers),
+                                cluster.devices[plan.stages[s].device.index()].name,
+                                plan.in_flight[s], plan.deferred[s]));
+  for (std::size_t d = 0; d < plan.memory.size(); ++d) {
+    const MemoryPlan& memory = plan.memory[d];
+    if (memory.total() == 0) continue;
+    const DeviceSpec& device = cluster.devices[d];
+    lines.push_back(fmt::format(
+        "memory of {}: weights {}, gradients {}, optimizer {}, activations {}, workspace {}, "
+        "transfer {}; total {} of {}, headroom {}",
+        device.name, format_bytes(memory.weights), format_bytes(memory.gradients),
+        format_bytes(memory.optimizer), format_bytes(memory.activations),
+        format_bytes(memory.workspace), format_bytes(memory.transfer), format_bytes(memory.total()),
+        format_bytes(device.memory),
+        format_bytes(device.memory - std::min(device.memory, memory.total()))));
+  }
+  lines.insert(lines.end(), plan.notes.begin(), plan.notes.end());
+  return lines;
+}
+
+}  // namespace troupe
