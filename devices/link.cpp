@@ -7,11 +7,9 @@
 #include <cstring>
 #include <utility>
 
-namespace troupe {
+#include "devices/threads.h"
 
-Seconds monotonic_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+namespace troupe {
 
 DeliveryTimer::DeliveryTimer() : thread_([this] { loop(); }) {}
 

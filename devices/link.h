@@ -82,9 +82,6 @@ class RemoteLink {
   virtual void grant(const Grant& grant) = 0;
 };
 
-/// Seconds of the machine's monotonic clock; the same in all processes of the machine.
-Seconds monotonic_seconds();
-
 /// Runs functions at given times on one thread of its own, in order of time, then of arrival.
 class DeliveryTimer {
  public:

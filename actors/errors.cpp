@@ -1,0 +1,29 @@
+#include "actors/errors.h"
+
+namespace troupe {
+namespace {
+constexpr auto category = caf::atom("troupe");
+}
+
+caf::error to_caf(const Error& error) {
+  return caf::error(static_cast<std::uint8_t>(error.code), category, caf::make_message(error.text));
+}
+
+Error from_caf(const caf::error& error, const caf::actor_system& system) {
+  if (error.category() == category) {
+    const bool known = error.code() <= static_cast<std::uint8_t>(ErrorCode::internal);
+    std::string text = "no reason given";
+    if (error.context().match_elements<std::string>())
+      text = error.context().get_as<std::string>(0);
+    return {known ? static_cast<ErrorCode>(error.code()) : ErrorCode::internal, std::move(text)};
+  }
+  ErrorCode code = ErrorCode::internal;
+  if (error == caf::sec::request_timeout || error == caf::sec::connection_timeout)
+    code = ErrorCode::timeout;
+  if (error == caf::sec::request_receiver_down || error == caf::sec::cannot_connect_to_node ||
+      error == caf::exit_reason::remote_link_unreachable)
+    code = ErrorCode::peer_lost;
+  return {code, system.render(error)};
+}
+
+}  // namespace troupe

@@ -1,0 +1,99 @@
+/// The actors: how each is made, and which messages it takes (-> what it answers or sends).
+///
+///   run      StartRun, NormsReady, StateHashes, StepFinished, EvaluationFinished, Progress,
+///            DeviceFailed, SpansPlayed, StopRun   -> RunNews to its observer
+///   planner  StepObserved, ProposePlan            -> the plan as JSON
+///   node     DocumentPart, MeasureDevices -> Measured, AdoptPlan -> PlanAdopted,
+///            ConnectPeers -> Ready, FillStages -> Ready, WriteShards -> ShardsWritten,
+///            CloseNode -> Ready
+///   device   BeginStep, ApplyUpdate, BeginEvaluation, WorkFinished, LinkNews
+///            -> NormsReady, StateHashes, StepFinished, EvaluationFinished, Progress, DeviceFailed
+///   stage    FillStages -> Ready, WriteShards -> ShardsWritten
+///   data     NeedTokens -> Tokens
+///   storage  WriteShards -> ShardsWritten
+///   trace    SpansPlayed, gathered and passed on
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "actors/messages.h"
+#include "actors/stage_runner.h"
+#include "planner/plan.h"
+#include "planner/simulate.h"
+
+namespace troupe {
+
+/// Where a data actor takes its tokens from; the same on every node.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  /// Steps count from 1.
+  virtual TokenBatch batch_for_step(std::uint64_t step) = 0;
+  virtual std::vector<TokenBatch> validation_batches() = 0;
+};
+
+/// Holds the next step's tokens ready.
+caf::actor spawn_data_actor(caf::actor_system& system, std::shared_ptr<TokenSource> source);
+
+/// Gathers the spans of its process and sends them on, in parts, to `run`.
+caf::actor spawn_trace_actor(caf::actor_system& system, caf::actor run);
+
+struct DeviceActorSetup {
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const Schedule> evaluation;  ///< evaluation_schedule(plan->schedule)
+  DeviceId device;
+  std::shared_ptr<Device> hardware;
+  std::vector<std::shared_ptr<StageRunner>> runners;  ///< of the device's stages
+  std::shared_ptr<LinkPort> links;
+  ActionSeconds modelled;  ///< of each action, for devices that are emulated
+  caf::actor run, data, trace;
+};
+/// Its link events come as LinkNews: attach the device to the hub with a sink that posts them.
+caf::actor spawn_device_actor(caf::actor_system& system, DeviceActorSetup setup);
+
+/// A process that holds devices, as the run sees it.
+struct RunMember {
+  std::uint32_t process = 0;
+  std::string name;  ///< "node n1 (pid 4711)"
+  caf::actor agent;  ///< its node actor
+};
+
+struct RunActorSetup {
+  std::shared_ptr<const Plan> plan;
+  AdamWSpec optimizer;
+  LearningRateSpec learning_rate;
+  std::uint64_t first_step = 1;  ///< after a resume: the checkpoint's + 1
+  std::uint64_t last_step = 1;
+  std::uint64_t adam_steps = 0;        ///< updates applied before the first step
+  std::uint64_t state_hash_every = 1;  ///< 0: never
+  std::uint64_t evaluate_every = 0;    ///< 0: after the last step alone
+  std::uint32_t evaluation_batches = 0;
+  std::uint64_t checkpoint_every = 0;  ///< 0: after the last step alone
+  bool checkpoints = false;
+  std::uint64_t trace_step = 0;  ///< this step's timeline is played back; 0: none
+  /// Without any sign of progress for so long, the run fails and says who waits for what.
+  Seconds patience = 30;
+  std::vector<DeviceHandle> devices;
+  std::vector<RunMember> members;
+  caf::actor data;
+  caf::actor observer;  ///< gets RunNews
+  /// Begins a checkpoint after this step: its folder. Then shards are written, then `seal` is
+  /// called with their descriptions. Both may write files; called on the run actor's own thread.
+  std::function<Result<std::string>(std::uint64_t step)> begin_checkpoint;
+  std::function<Status(const std::string& folder,
+                       std::uint64_t step,
+                       std::uint64_t adam_steps,
+                       const std::vector<std::string>& shards)>
+      seal_checkpoint;
+};
+/// Starts steps at StartRun; decides clipping and skipping once for all; commits steps.
+caf::actor spawn_run_actor(caf::actor_system& system);
+
+/// A step number for keys of an evaluation's transfers, apart from those of training.
+constexpr std::uint64_t evaluation_key(std::uint64_t step, std::uint32_t batch) {
+  return (std::uint64_t{1} << 63) | (step << 20) | batch;
+}
+
+}  // namespace troupe
