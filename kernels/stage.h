@@ -39,6 +39,9 @@ struct StageSpec {
   std::uint32_t deferred = 0;   ///< slabs between I and W (from deferred_per_stage)
   AdamWSpec optimizer;
   std::uint64_t seed = 0;
+  /// For evaluation and generation: no gradients and no optimizer state are taken; state() has
+  /// them with rank 0, and a step must not be begun.
+  bool weights_only = false;
 };
 
 /// One gradient's contribution to the norm. `sum_of_squares` is in double, over the f32 gradient in
