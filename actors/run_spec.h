@@ -56,8 +56,11 @@ struct RunSpec {
   EvaluationSpec evaluation;
   /// Devices without rates yet where kind is cpu: they are measured at start.
   ClusterSpec cluster;
+  /// Nodes with a process of their own that `troupe node --join` starts; the run waits for them.
+  std::vector<NodeId> joining_nodes;
   PlanOptions plan;
-  /// Emulated devices last this many times the time that the catalogue predicts for them.
+  /// Emulated devices last this many times the time that the catalogue predicts for them. The rates
+  /// in `cluster` are already that much slower; nobody applies this again.
   double emulation_time_scale = 1.0;
   Seconds request_timeout = 30;       ///< a peer that does not answer for so long is lost
   bool copy_between_devices = false;  ///< in-process links copy instead of passing references

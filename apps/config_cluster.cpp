@@ -1,0 +1,189 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+
+#include "apps/config_builder.h"
+
+namespace troupe {
+
+void ConfigBuilder::load_catalogue() {
+  const ConfigReader emulation = reader_.table("emulation");
+  spec_.emulation_time_scale = emulation.has("time_scale") ? emulation.number("time_scale") : 1.0;
+  catalogue_ = built_in_catalogue();
+  if (!emulation.has("catalogue")) return;
+  ConfigNode& node = *table_node("emulation").find("catalogue");
+  const std::string written = node.text;
+  const std::string path = settle_path(node, folder_);
+  if (!options_.look_at_files) return;
+  std::error_code failure;
+  std::ifstream file(path, std::ios::binary);
+  if (!std::filesystem::is_regular_file(path, failure) || !file)
+    return report(
+        node.at,
+        fmt::format("emulation.catalogue: there is no file \"{}\"; it was looked for at {}",
+                    written, shown(written)));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  catalogue_ = parse_catalogue(text, shown(written), problems_);
+}
+
+void ConfigBuilder::build_nodes() {
+  ConfigNode* list = root_.find("node");
+  const std::vector<ConfigReader> nodes = reader_.tables("node");
+  if (list == nullptr)
+    return report(
+        root_.at,
+        "there is no [[node]]; the smallest cluster is [[node]] name = \"local\" with one "
+        "[[node.device]] name = \"cpu0\", memory = \"4 GiB\"");
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const ConfigReader& table = nodes[n];
+    const NodeId id{static_cast<std::uint32_t>(n)};
+    check_name(table, "name", "node.name");
+    NodeSpec node;
+    node.name = table.text("name");
+    node.own_process = table.boolean("process");
+    if (table.has("name")) {
+      const auto [known, fresh] = node_places_.try_emplace(node.name, table.at("name"));
+      if (!fresh)
+        report(table.at("name"),
+               fmt::format("node.name = \"{}\" is taken by the node at {}; nearest legal value: "
+                           "\"{}-{}\"",
+                           node.name, to_string(known->second), node.name, n));
+    }
+    if (table.boolean("joins")) {
+      if (!node.own_process && table.has("process"))
+        report(table.at("joins"),
+               "node.joins = true needs node.process = true: only a process of its own can join");
+      spec_.joining_nodes.push_back(id);
+    }
+    spec_.cluster.nodes.push_back(node);
+    ConfigNode& item = list->items[n];
+    const std::vector<ConfigReader> devices = table.tables("device");
+    ConfigNode* device_list = item.find("device");
+    if (devices.empty() && (device_list == nullptr || !device_list->bad))
+      report(table.at(),
+             fmt::format("node \"{}\" has no device; add [[node.device]] below it", node.name));
+    for (std::size_t d = 0; d < devices.size(); ++d)
+      build_device(devices[d], device_list->items[d], id);
+  }
+}
+
+void ConfigBuilder::build_device(const ConfigReader& table, ConfigNode& node, NodeId owner) {
+  check_name(table, "name", "node.device.name");
+  DeviceSpec device;
+  device.name = table.text("name");
+  device.node = owner;
+  device.kind = table.text("kind") == "emulated" ? DeviceKind::emulated : DeviceKind::cpu;
+  device.threads = table.integer32("threads");
+  device.memory = table.bytes("memory");
+  const auto index = static_cast<std::uint32_t>(spec_.cluster.devices.size());
+  if (table.has("name")) {
+    const auto [known, fresh] = device_places_.try_emplace(device.name, table.at("name"));
+    if (fresh)
+      device_index_[device.name] = index;
+    else
+      report(table.at("name"),
+             fmt::format(
+                 "node.device.name = \"{}\" is taken by the device at {}; nearest legal value: "
+                 "\"{}-{}\"",
+                 device.name, to_string(known->second), device.name, index));
+  }
+  if (device.kind == DeviceKind::emulated) {
+    play_catalogue_row(table, node, device);
+  } else if (table.has("kind")) {
+    if (table.has("model"))
+      report(table.at("model"),
+             fmt::format(
+                 "node.device.model = \"{}\" on a cpu device{}; only kind = \"emulated\" plays "
+                 "a device of the catalogue",
+                 table.text("model"), place(table, "kind", "node.device.kind")));
+    if (table.node("memory") == nullptr)
+      report(
+          table.at(),
+          fmt::format("node.device.memory is missing for cpu device \"{}\"; add for example memory "
+                      "= \"4 GiB\"",
+                      device.name));
+  }
+  device_models_.push_back(table.at(table.node("model") != nullptr ? "model" : "name"));
+  spec_.cluster.devices.push_back(std::move(device));
+}
+
+void ConfigBuilder::play_catalogue_row(const ConfigReader& table,
+                                       ConfigNode& node,
+                                       DeviceSpec& device) {
+  if (table.node("model") == nullptr)
+    return report(table.at(),
+                  fmt::format("node.device.model is missing for emulated device \"{}\"; add for "
+                              "example model = \"v100_pcie_16\"",
+                              device.name));
+  if (!table.has("model")) return;
+  device.model = table.text("model");
+  const auto row = std::find_if(catalogue_.begin(), catalogue_.end(),
+                                [&](const auto& known) { return known.id == device.model; });
+  if (row == catalogue_.end()) {
+    std::vector<std::string> known;
+    for (const CatalogueDevice& entry : catalogue_) known.push_back(entry.id);
+    return report(table.at("model"),
+                  fmt::format("node.device.model = \"{}\" is not in the device catalogue; nearest "
+                              "legal value: \"{}\"",
+                              device.model, nearest_of_all(device.model, known)));
+  }
+  const ConfigReader emulation = reader_.table("emulation");
+  device.rates = achievable_rates(*row, emulation.seconds("launch"), spec_.emulation_time_scale);
+  if (table.node("memory") != nullptr || !emulation.has("memory_scale")) return;
+  device.memory = static_cast<Bytes>(
+      std::llround(static_cast<double>(row->memory) * emulation.number("memory_scale")));
+  const Position at = node.at;
+  ConfigNode& memory = node.add("memory", at);
+  memory.kind = ConfigNode::Kind::text;
+  memory.at = at;
+  memory.is_default = true;
+  memory.text = fmt::format("{} B", device.memory);
+}
+
+void ConfigBuilder::build_links() {
+  const ConfigReader link = reader_.table("link");
+  spec_.copy_between_devices = link.boolean("copy_in_process");
+  const ConfigReader same = link.table("same_process");
+  spec_.cluster.same_process = {same.seconds("latency"), same.rate("bandwidth")};
+  const ConfigReader between = link.table("between_processes");
+  spec_.cluster.between_processes = {between.seconds("latency"), between.rate("bandwidth")};
+  for (const ConfigReader& table : link.tables("override")) build_override(table);
+}
+
+void ConfigBuilder::build_override(const ConfigReader& table) {
+  std::optional<std::uint32_t> from;
+  std::optional<std::uint32_t> to;
+  if (table.has("from"))
+    from = device_named(table.at("from"), "link.override.from", table.text("from"));
+  if (table.has("to")) to = device_named(table.at("to"), "link.override.to", table.text("to"));
+  if (!from || !to) return;
+  if (*from == *to)
+    return report(table.at("to"),
+                  fmt::format("link.override.to = \"{}\" is the sending device{}; a link joins two "
+                              "devices",
+                              table.text("to"), place(table, "from", "link.override.from")));
+  const LinkSpec link{table.seconds("latency"), table.rate("bandwidth")};
+  if (!spec_.cluster.overrides.try_emplace({*from, *to}, link).second)
+    report(
+        table.at("from"),
+        fmt::format("the link from \"{}\" to \"{}\" has an override already; remove one of the two",
+                    table.text("from"), table.text("to")));
+}
+
+std::optional<std::uint32_t> ConfigBuilder::device_named(const Position& at,
+                                                         const std::string& path,
+                                                         const std::string& name) {
+  const auto found = device_index_.find(name);
+  if (found != device_index_.end()) return found->second;
+  if (device_index_.empty()) return std::nullopt;  // reported where the devices are
+  std::vector<std::string> known;
+  for (const auto& [device, index] : device_index_) known.push_back(device);
+  report(at, fmt::format("{} = \"{}\" is no device of this file; nearest legal value: \"{}\"", path,
+                         name, nearest_of_all(name, known)));
+  return std::nullopt;
+}
+
+}  // namespace troupe

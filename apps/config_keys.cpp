@@ -1,0 +1,220 @@
+#include <array>
+
+#include "apps/config_schema.h"
+
+namespace troupe {
+namespace {
+
+using enum ConfigType;
+using enum ConfigPresence;
+
+constexpr double max_u32 = 4294967295.0;
+constexpr double max_count = 1e12;
+
+constexpr std::array tables{
+    ConfigTable{"run", false, "The run: its name, where its files go, how long it trains."},
+    ConfigTable{"model", false, "The shape of the transformer."},
+    ConfigTable{"data", false, "Where tokens come from."},
+    ConfigTable{"training", false, "How a step is cut and computed."},
+    ConfigTable{"optimizer", false, "AdamW and gradient clipping."},
+    ConfigTable{"learning_rate", false, "The learning rate over the steps."},
+    ConfigTable{"plan", false, "What runs where: left to the planner or pinned, and the schedule."},
+    ConfigTable{"plan.stage", true, "One pinned stage: its layers and its device, in layer order."},
+    ConfigTable{"node", true, "One process of the cluster."},
+    ConfigTable{"node.device", true, "One device of the node above it."},
+    ConfigTable{"emulation", false, "How emulated devices relate to the hardware they play."},
+    ConfigTable{"link", false, "The links between devices."},
+    ConfigTable{"link.same_process", false, "Links between devices of one process."},
+    ConfigTable{"link.between_processes", false, "Links between devices of two processes."},
+    ConfigTable{"link.override", true, "An exception for one directed link."},
+    ConfigTable{"checkpoint", false, "When checkpoints are written and how many are kept."},
+    ConfigTable{"evaluation", false, "When the validation loss is measured."},
+    ConfigTable{"network", false, "How nodes find and watch each other."},
+};
+
+constexpr ConfigKey keys[] = {
+    {"run", "name", text, required, "\"demo\"", 0, 0, "",
+     "The name of the run and of its folder: 1 to 128 letters, digits, '.', '_' or '-'."},
+    {"run", "folder", text, has_default, "\"runs\"", 0, 0, "",
+     "The run's files go to folder/name; relative to the directory troupe is started in."},
+    {"run", "steps", integer, has_default, "100", 1, max_count, "",
+     "Optimizer steps of the whole run."},
+    {"run", "seed", integer, has_default, "0", 0, 9.0e18, "",
+     "Every random number depends on it: parameters, sample order, dropout."},
+    {"run", "state_hash_every", integer, has_default, "1", 0, max_count, "",
+     "Steps between hashes of weights and optimizer state in metrics.jsonl; 0: never."},
+
+    {"model", "file", text, optional, "\"models/gpt2_124m.toml\"", 0, 0, "",
+     "A file with a [model] table that this one starts from; keys written here win. Relative to "
+     "this file."},
+    {"model", "family", choice, has_default, "\"gpt2\"", 0, 0, "gpt2|llama",
+     "gpt2: LayerNorm, GELU, learned positions. llama: RMSNorm, SwiGLU, rotary positions, grouped "
+     "heads."},
+    {"model", "blocks", integer, required, "6", 1, 100000, "", "Transformer blocks."},
+    {"model", "width", integer, required, "128", 1, 1048576, "",
+     "Width of the residual stream; a multiple of heads."},
+    {"model", "heads", integer, required, "4", 1, 65536, "", "Attention heads."},
+    {"model", "kv_heads", integer, optional, "4", 1, 65536, "",
+     "Key and value heads, a divisor of heads (llama). Absent: as many as heads."},
+    {"model", "ffn_width", integer, optional, "512", 1, 16777216, "",
+     "Inner width of the MLP. Absent: 4 x width for gpt2; for llama 8/3 x width, rounded up to a "
+     "multiple of 32."},
+    {"model", "vocabulary", integer, required, "256", 2, 16777216, "",
+     "Rows of the token table; at least the tokenizer's number of tokens."},
+    {"model", "context", integer, optional, "128", 1, 16777216, "",
+     "Longest sequence the model takes. Absent: training.sequence_length."},
+    {"model", "tied", boolean, has_default, "true", 0, 0, "",
+     "Whether the output head uses the token embedding's table."},
+    {"model", "norm_epsilon", number, has_default, "1e-5", 1e-12, 0.1, "",
+     "Added to the variance in norms."},
+    {"model", "rope_theta", number, has_default, "10000.0", 1, 1e9, "",
+     "Base of the rotary position frequencies (llama)."},
+    {"model", "dropout", number, has_default, "0.0", 0, 0.95, "",
+     "Share of activations dropped after embedding, attention output and MLP output."},
+
+    {"data", "files", texts, required, "[\"data/moby-dick.txt\"]", 0, 0, "",
+     "Text or JSONL files, relative to this file; joined in this order."},
+    {"data", "format", choice, has_default, "\"text\"", 0, 0, "text|jsonl",
+     "text: a file is one document. jsonl: one JSON object a line."},
+    {"data", "jsonl_field", text, has_default, "\"text\"", 0, 0, "",
+     "The field of each JSONL object that holds the text."},
+    {"data", "tokenizer", choice, has_default, "\"bytes\"", 0, 0, "bytes|gpt2",
+     "bytes: 256 tokens, one a byte. gpt2: byte-level BPE from tokenizer_folder."},
+    {"data", "tokenizer_folder", text, optional, "\"gpt2\"", 0, 0, "",
+     "Folder with encoder.json and vocab.bpe, relative to this file; needed by the gpt2 "
+     "tokenizer."},
+    {"data", "cache_folder", text, optional, "\"runs/token-cache\"", 0, 0, "",
+     "Where token caches are kept; relative to the directory troupe is started in. Absent: "
+     "token-cache in run.folder."},
+    {"data", "validation_fraction", number, has_default, "0.1", 0, 0.9, "",
+     "The last part of each file that is never trained on."},
+
+    {"training", "batch_size", integer, required, "16", 1, 16777216, "", "Sequences per step."},
+    {"training", "microbatches", integer, optional, "4", 1, 65536, "",
+     "Microbatches per step; the last may be smaller. Absent: from microbatch_size, or 1."},
+    {"training", "microbatch_size", integer, optional, "4", 1, 16777216, "",
+     "Sequences per microbatch; instead of microbatches."},
+    {"training", "sequence_length", integer, required, "128", 1, 16777216, "",
+     "Tokens per sequence; at most model.context."},
+    {"training", "compute", choice, has_default, "\"f32\"", 0, 0, "f32|bf16",
+     "Type of activations and matrix products; bf16 keeps f32 master weights and accumulates in "
+     "f32."},
+
+    {"optimizer", "beta1", number, has_default, "0.9", 0, 0.9999999, "",
+     "Decay of AdamW's first moment."},
+    {"optimizer", "beta2", number, has_default, "0.999", 0, 0.9999999, "",
+     "Decay of AdamW's second moment."},
+    {"optimizer", "epsilon", number, has_default, "1e-8", 1e-30, 1, "",
+     "Added to the root of the second moment."},
+    {"optimizer", "weight_decay", number, has_default, "0.01", 0, 10, "",
+     "Decoupled weight decay of matrices and tables; norms and biases have none."},
+    {"optimizer", "clip_norm", number, has_default, "1.0", 0, 1e9, "",
+     "Gradients are scaled down to this norm over the whole model; 0: no clipping."},
+
+    {"learning_rate", "shape", choice, has_default, "\"cosine\"", 0, 0, "constant|linear|cosine",
+     "What follows the warm-up: a constant rate, or a fall to minimum."},
+    {"learning_rate", "learning_rate", number, has_default, "1e-3", 0, 100, "",
+     "The highest rate, reached at the end of the warm-up."},
+    {"learning_rate", "minimum", number, has_default, "0.0", 0, 100, "",
+     "The rate at the last step of a linear or cosine fall."},
+    {"learning_rate", "warmup_steps", integer, has_default, "0", 0, max_count, "",
+     "Steps of the linear rise at the start."},
+    {"learning_rate", "total_steps", integer, optional, "100", 1, max_count, "",
+     "Step at which the fall ends. Absent: run.steps."},
+
+    {"plan", "plan", choice, has_default, "\"auto\"", 0, 0, "auto|pinned",
+     "auto: the planner cuts the model. pinned: [[plan.stage]] tables or cuts say it."},
+    {"plan", "schedule", choice, has_default, "\"1f1b\"", 0, 0, "gpipe|1f1b|interleaved|zb-h1",
+     "Order of forward and backward work."},
+    {"plan", "chunks", integer, has_default, "1", 1, 64, "",
+     "Virtual stages per device; more than 1 only with the interleaved schedule."},
+    {"plan", "transfer_slots", integer, has_default, "2", 1, 64, "",
+     "Receive buffers per edge between stages."},
+    {"plan", "cuts", integers, optional, "[7, 13, 19]", 1, 100001, "",
+     "Pinned: the first layer of every stage but the first. Layer 0 is the embedding, then the "
+     "blocks, then the head."},
+    {"plan", "devices", texts, optional, "[\"gpu0\", \"gpu1\"]", 0, 0, "",
+     "With cuts: the device of each stage. Absent: the cluster's devices in order."},
+    {"plan.stage", "layers", text, required, "\"0-3\"", 0, 0, "",
+     "First and last layer of the stage, or one layer. Layer 0 is the embedding, then the blocks, "
+     "then the head."},
+    {"plan.stage", "device", text, required, "\"gpu0\"", 0, 0, "", "Name of the stage's device."},
+
+    {"node", "name", text, required, "\"n0\"", 0, 0, "",
+     "Name of the node: 1 to 128 letters, digits, '.', '_' or '-'."},
+    {"node", "process", boolean, has_default, "false", 0, 0, "",
+     "true: a process of its own; false: inside the process of troupe train."},
+    {"node", "joins", boolean, has_default, "false", 0, 0, "",
+     "true: troupe train waits for `troupe node --join`; false: it starts the process itself. Only "
+     "with process = true."},
+    {"node.device", "name", text, required, "\"gpu0\"", 0, 0, "",
+     "Name of the device, unique in the cluster: 1 to 128 letters, digits, '.', '_' or '-'."},
+    {"node.device", "kind", choice, has_default, "\"cpu\"", 0, 0, "cpu|emulated",
+     "cpu: real arithmetic at full speed. emulated: real arithmetic with the memory and the pace "
+     "of "
+     "a device of the catalogue."},
+    {"node.device", "model", text, optional, "\"v100_pcie_16\"", 0, 0, "",
+     "Catalogue row that an emulated device plays."},
+    {"node.device", "memory", size, optional, "\"24 MiB\"", 1, 1e16, "",
+     "Hard cap of the device's memory. Needed by cpu devices; absent for an emulated one: the "
+     "catalogue's times emulation.memory_scale."},
+    {"node.device", "threads", integer, has_default, "1", 1, 1024, "",
+     "Compute threads of the device."},
+
+    {"emulation", "time_scale", number, has_default, "1.0", 1e-6, 1e12, "",
+     "Emulated devices take this many times the time that the catalogue predicts."},
+    {"emulation", "memory_scale", number, has_default, "1.0", 1e-9, 1, "",
+     "Emulated devices have this share of the catalogue's memory."},
+    {"emulation", "launch", time, has_default, "\"5 us\"", 0, 1, "",
+     "What starting one op costs an emulated device, before time_scale."},
+    {"emulation", "catalogue", text, optional, "\"devices.toml\"", 0, 0, "",
+     "Another device catalogue, relative to this file. Absent: the built-in one."},
+
+    {"link", "copy_in_process", boolean, has_default, "false", 0, 0, "",
+     "true: links within a process copy tensors; false: they pass them by reference."},
+    {"link.same_process", "latency", time, has_default, "\"0 s\"", 0, 3600, "",
+     "Time of an empty transfer."},
+    {"link.same_process", "bandwidth", rate, optional, "\"10 GB/s\"", 1, 1e15, "",
+     "Bytes per second of one link. Absent: tensors pass by reference, no bytes move."},
+    {"link.between_processes", "latency", time, has_default, "\"200 us\"", 0, 3600, "",
+     "Time of an empty transfer, for predictions."},
+    {"link.between_processes", "bandwidth", rate, has_default, "\"1 GB/s\"", 1, 1e15, "",
+     "Bytes per second of one link, for predictions."},
+    {"link.override", "from", text, required, "\"gpu0\"", 0, 0, "", "Name of the sending device."},
+    {"link.override", "to", text, required, "\"gpu1\"", 0, 0, "", "Name of the receiving device."},
+    {"link.override", "latency", time, has_default, "\"200 us\"", 0, 3600, "",
+     "Time of an empty transfer."},
+    {"link.override", "bandwidth", rate, required, "\"1 GB/s\"", 1, 1e15, "",
+     "Bytes per second of this link."},
+
+    {"checkpoint", "every_steps", integer, has_default, "0", 0, max_count, "",
+     "Steps between checkpoints; 0: only at the end."},
+    {"checkpoint", "keep", integer, has_default, "2", 1, 100000, "",
+     "Newest complete checkpoints that are kept."},
+    {"checkpoint", "resume_from", text, optional, "\"runs/demo/checkpoints/step-10\"", 0, 0, "",
+     "A checkpoint folder to continue from, relative to the directory troupe is started in. "
+     "Absent: "
+     "start fresh. --resume sets it."},
+
+    {"evaluation", "every_steps", integer, has_default, "0", 0, max_count, "",
+     "Steps between measurements of the validation loss; 0: only at the end."},
+    {"evaluation", "batches", integer, has_default, "8", 1, max_u32, "",
+     "Validation batches per measurement, the same ones each time."},
+
+    {"network", "listen", text, has_default, "\"127.0.0.1:0\"", 0, 0, "",
+     "Address that nodes join at. Loopback only; port 0: any free one."},
+    {"network", "request_timeout", time, has_default, "\"30 s\"", 0.001, 86400, "",
+     "A peer that does not answer for so long is lost."},
+};
+
+}  // namespace
+
+std::span<const ConfigKey> config_keys() {
+  return keys;
+}
+
+std::span<const ConfigTable> config_tables() {
+  return tables;
+}
+
+}  // namespace troupe

@@ -1,0 +1,224 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "apps/config_builder.h"
+
+namespace troupe {
+namespace {
+
+/// "3" or "0-3" as [first, last + 1); nothing when it is neither.
+std::optional<LayerRange> parse_layers(const std::string& text) {
+  LayerRange range;
+  const char* end = text.data() + text.size();
+  auto parsed = std::from_chars(text.data(), end, range.first);
+  if (parsed.ec != std::errc{}) return std::nullopt;
+  std::uint32_t last = range.first;
+  if (parsed.ptr != end) {
+    if (*parsed.ptr != '-') return std::nullopt;
+    parsed = std::from_chars(parsed.ptr + 1, end, last);
+    if (parsed.ec != std::errc{} || parsed.ptr != end) return std::nullopt;
+  }
+  if (last < range.first || last > 1000000) return std::nullopt;
+  range.last = last + 1;
+  return range;
+}
+
+std::string layers_text(const LayerRange& range) {
+  return range.size() == 1 ? fmt::format("{}", range.first)
+                           : fmt::format("{}-{}", range.first, range.last - 1);
+}
+
+}  // namespace
+
+void ConfigBuilder::build_plan() {
+  const ConfigReader plan = reader_.table("plan");
+  PlanOptions& options = spec_.plan;
+  options.shape = spec_.shape;
+  if (const auto kind = parse_schedule_kind(plan.text("schedule"))) options.schedule = *kind;
+  options.chunks = plan.integer32("chunks");
+  options.transfer_slots = plan.integer32("transfer_slots");
+  check_bf16();
+  if (plan.usable({"chunks", "schedule"})) {
+    if (options.chunks > 1 && options.schedule != ScheduleKind::interleaved)
+      report(plan.at("chunks"),
+             fmt::format(
+                 "plan.chunks = {} with plan.schedule = \"{}\"{}: only \"interleaved\" gives a "
+                 "device several stages; nearest legal value: 1",
+                 options.chunks, plan.text("schedule"), place(plan, "schedule", "plan.schedule")));
+    if (options.chunks == 1 && options.schedule == ScheduleKind::interleaved &&
+        plan.text("plan") == "auto")
+      report(
+          plan.at("schedule"),
+          fmt::format("plan.schedule = \"interleaved\" with plan.chunks = 1{} interleaves nothing; "
+                      "nearest legal value: chunks = 2, or schedule = \"1f1b\"",
+                      place(plan, "chunks", "plan.chunks")));
+  }
+  const ConfigNode* stages = plan.node("stage");
+  const ConfigNode* cuts = plan.node("cuts");
+  const ConfigNode* devices = plan.node("devices");
+  if (!plan.has("plan") || (stages != nullptr && stages->bad)) return;
+  if (plan.text("plan") == "auto") {
+    for (const ConfigNode* node : {stages, cuts, devices})
+      if (node != nullptr)
+        report(
+            node->at,
+            fmt::format("pinned stages with plan.plan = \"auto\"{}: the planner would ignore them; "
+                        "nearest legal value: plan = \"pinned\"",
+                        place(plan, "plan", "plan.plan")));
+    return;
+  }
+  if (options.chunks > 1)
+    report(plan.at("chunks"),
+           fmt::format(
+               "plan.chunks = {} with plan.plan = \"pinned\"{}: pinned stages say themselves how "
+               "many a device has; nearest legal value: 1",
+               options.chunks, place(plan, "plan", "plan.plan")));
+  if (stages != nullptr && cuts != nullptr)
+    return report(cuts->at,
+                  fmt::format("plan.cuts and [[plan.stage]] ({}) both pin the stages; keep one",
+                              to_string(stages->items.empty() ? stages->at : stages->items[0].at)));
+  if (stages == nullptr && cuts == nullptr)
+    return report(
+        plan.at("plan"),
+        "plan.plan = \"pinned\" pins nothing; add [[plan.stage]] tables or cuts, or write "
+        "plan = \"auto\"");
+  if (stages != nullptr)
+    build_pinned_stages(plan);
+  else
+    build_cuts(plan);
+}
+
+void ConfigBuilder::check_bf16() {
+  if (spec_.shape.compute != DType::bf16) return;
+  const ConfigReader training = reader_.table("training");
+  for (std::size_t d = 0; d < spec_.cluster.devices.size(); ++d) {
+    const DeviceSpec& device = spec_.cluster.devices[d];
+    if (device.kind != DeviceKind::emulated || device.rates.matmul_f32 <= 0) continue;
+    if (device.rates.matmul_bf16 > 0) continue;
+    report(training.at("compute"),
+           fmt::format("training.compute = \"bf16\", and device \"{}\" plays {}, which has no bf16 "
+                       "(node.device.model at {}); nearest legal value: \"f32\"",
+                       device.name, device.model, to_string(device_models_[d])));
+  }
+}
+
+void ConfigBuilder::build_pinned_stages(const ConfigReader& plan) {
+  bool whole = true;
+  for (const ConfigReader& stage : plan.tables("stage")) {
+    StagePlan pinned;
+    if (stage.has("layers")) {
+      const auto range = parse_layers(stage.text("layers"));
+      if (range)
+        pinned.layers = *range;
+      else
+        report(
+            stage.at("layers"),
+            fmt::format("plan.stage.layers = \"{}\" is no range of layers; write \"0-3\" or \"4\"",
+                        stage.text("layers")));
+      whole = whole && range.has_value();
+    } else {
+      whole = false;
+    }
+    if (stage.has("device"))
+      if (const auto index =
+              device_named(stage.at("device"), "plan.stage.device", stage.text("device")))
+        pinned.device = DeviceId{*index};
+    stage_places_.push_back(stage.at("layers"));
+    spec_.plan.pinned.push_back(pinned);
+  }
+  if (whole && !spec_.plan.pinned.empty()) check_coverage();
+}
+
+void ConfigBuilder::build_cuts(const ConfigReader& plan) {
+  const ConfigReader model = reader_.table("model");
+  if (!plan.has("cuts") || !model.has("blocks")) return;
+  const std::uint32_t layers = layer_count(spec_.model);
+  std::uint32_t first = 0;
+  bool holds = true;
+  for (const ConfigNode& cut : plan.node("cuts")->items) {
+    const auto value = static_cast<std::uint32_t>(cut.integer);
+    if (value <= first || value >= layers) {
+      report(cut.at,
+             value >= layers
+                 ? fmt::format(
+                       "plan.cuts holds {}, and model.blocks = {}{} makes layers 0-{}; nearest "
+                       "legal value: {}",
+                       value, spec_.model.blocks, place(model, "blocks", "model.blocks"),
+                       layers - 1, layers - 1)
+                 : fmt::format("plan.cuts holds {} after {}; cuts rise; nearest legal value: {}",
+                               value, first, first + 1));
+      holds = false;
+    }
+    spec_.plan.pinned.push_back({{first, value}, {}});
+    first = std::max(first, value);
+  }
+  spec_.plan.pinned.push_back({{first, layers}, {}});
+  if (!holds) return;
+  const std::size_t stages = spec_.plan.pinned.size();
+  std::vector<std::uint32_t> devices;
+  if (const ConfigNode* named = plan.node("devices")) {
+    if (named->bad) return;
+    for (const ConfigNode& item : named->items)
+      if (const auto index = device_named(item.at, "plan.devices", item.text))
+        devices.push_back(*index);
+    if (devices.size() < named->items.size()) return;
+    if (devices.size() != stages)
+      return report(
+          named->at,
+          fmt::format("plan.devices names {} devices, and {} cuts (plan.cuts at {}) make {} "
+                      "stages; name {}",
+                      devices.size(), stages - 1, to_string(plan.at("cuts")), stages, stages));
+  } else {
+    for (std::uint32_t d = 0; d < spec_.cluster.devices.size(); ++d) devices.push_back(d);
+    if (devices.empty()) return;  // reported where the devices are
+    if (devices.size() < stages)
+      return report(
+          plan.at("cuts"),
+          fmt::format("plan.cuts makes {} stages, and the cluster has {} devices; at most {} "
+                      "cuts, or say which devices take several stages with plan.devices",
+                      stages, devices.size(), devices.size() - 1));
+  }
+  for (std::size_t s = 0; s < stages; ++s) spec_.plan.pinned[s].device = DeviceId{devices[s]};
+}
+
+void ConfigBuilder::check_coverage() {
+  const ConfigReader model = reader_.table("model");
+  if (!model.has("blocks")) return;
+  const std::uint32_t layers = layer_count(spec_.model);
+  const std::string blocks = fmt::format(
+      "model.blocks = {}{} makes {} layers (0-{}: embedding, {} blocks, head)", spec_.model.blocks,
+      place(model, "blocks", "model.blocks"), layers, layers - 1, spec_.model.blocks);
+  std::uint32_t next = 0;
+  for (std::size_t s = 0; s < spec_.plan.pinned.size(); ++s) {
+    const LayerRange range = spec_.plan.pinned[s].layers;
+    if (range.first != next) {
+      const LayerRange right{next, std::max(range.last, next + 1)};
+      return report(
+          stage_places_[s],
+          fmt::format("plan.stage.layers = \"{}\" {}: the next layer to place is {}; nearest "
+                      "legal value: \"{}\"",
+                      layers_text(range),
+                      range.first > next
+                          ? fmt::format("leaves out layers {}", layers_text({next, range.first}))
+                          : "places a layer twice",
+                      next, layers_text(right)));
+    }
+    next = range.last;
+    if (next > layers)
+      return report(stage_places_[s],
+                    fmt::format("plan.stage.layers = \"{}\" goes past the model: {}; nearest legal "
+                                "value: \"{}\"",
+                                layers_text(range), blocks,
+                                layers_text({std::min(range.first, layers - 1), layers})));
+  }
+  if (next < layers)
+    report(stage_places_.back(),
+           fmt::format("the pinned stages place {} layers (0-{}), and {}; nearest legal value: "
+                       "\"{}\"",
+                       next, next - 1, blocks,
+                       layers_text({spec_.plan.pinned.back().layers.first, layers})));
+}
+
+}  // namespace troupe

@@ -1,0 +1,423 @@
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+
+#include "apps/config_builder.h"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The divisor of `whole` nearest to `wanted`.
+std::uint32_t nearest_divisor(std::uint32_t whole, std::uint32_t wanted) {
+  std::uint32_t best = 1;
+  const auto distance = [wanted](std::uint32_t n) { return n > wanted ? n - wanted : wanted - n; };
+  for (std::uint32_t n = 1; n <= whole; ++n)
+    if (whole % n == 0 && distance(n) < distance(best)) best = n;
+  return best;
+}
+
+std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) {
+  return (a + b - 1) / b;
+}
+
+bool is_name(const std::string& text) {
+  return !text.empty() && text.size() <= 128 && text != "." && text != ".." &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+         });
+}
+
+/// The nearest legal name: what is not allowed becomes '-'.
+std::string legal_name(const std::string& text) {
+  std::string out;
+  for (const unsigned char c : text.substr(0, 128))
+    out += (c < 0x80 && std::isalnum(c) != 0) || c == '.' || c == '_' || c == '-'
+               ? static_cast<char>(c)
+               : '-';
+  return out.find_first_not_of('.') == std::string::npos ? "run" : out;
+}
+
+}  // namespace
+
+ConfigBuilder::ConfigBuilder(ConfigNode& root,
+                             const std::string& file,
+                             const ConfigOptions& options,
+                             std::vector<ConfigProblem>& problems)
+    : root_(root),
+      reader_(&root),
+      file_(file),
+      folder_(fs::path(file).parent_path()),
+      options_(options),
+      problems_(problems) {}
+
+RunSpec ConfigBuilder::build() {
+  build_run();
+  build_model();
+  build_data();
+  check_vocabulary();
+  build_training();
+  build_optimizer();
+  build_learning_rate();
+  build_checkpoints();
+  build_network();
+  load_catalogue();
+  build_nodes();
+  build_links();
+  build_plan();
+  return spec_;
+}
+
+void ConfigBuilder::report(const Position& at, std::string text) {
+  problems_.push_back({at, std::move(text)});
+}
+
+std::string ConfigBuilder::place(const ConfigReader& table,
+                                 std::string_view name,
+                                 std::string_view path) const {
+  const ConfigNode* node = table.node(name);
+  if (node == nullptr || node->is_default) return "";
+  return fmt::format(" ({} at {})", path, to_string(node->at));
+}
+
+void ConfigBuilder::check_name(const ConfigReader& table,
+                               std::string_view key,
+                               std::string_view path) {
+  if (!table.has(key)) return;
+  const std::string name = table.text(key);
+  if (is_name(name)) return;
+  report(table.at(key),
+         fmt::format("{} = \"{}\" is no name: 1 to 128 letters, digits, '.', '_' or '-'; nearest "
+                     "legal value: \"{}\"",
+                     path, name, legal_name(name)));
+}
+
+std::string ConfigBuilder::shown(const std::string& path) const {
+  return fs::path(path).is_absolute() ? path : (folder_ / path).lexically_normal().string();
+}
+
+std::string ConfigBuilder::settle_path(ConfigNode& node, const fs::path& base) {
+  std::error_code failure;
+  const fs::path here = fs::current_path(failure);
+  if (!failure) node.text = (here / base / node.text).lexically_normal().string();
+  return node.text;
+}
+
+ConfigNode& ConfigBuilder::table_node(std::string_view path) {
+  ConfigNode* found = root_.find(path);
+  EXPECTS(found != nullptr);  // check_against_table made all tables
+  return *found;
+}
+
+void ConfigBuilder::build_run() {
+  const ConfigReader run = reader_.table("run");
+  check_name(run, "name", "run.name");
+  spec_.name = run.text("name");
+  spec_.steps = run.integer("steps");
+  spec_.seed = run.integer("seed");
+  spec_.state_hash_every = run.integer("state_hash_every");
+  if (ConfigNode* table = root_.find("run"); table != nullptr && run.has("folder"))
+    spec_.folder = settle_path(*table->find("folder"), "");
+}
+
+void ConfigBuilder::build_model() {
+  const ConfigReader model = reader_.table("model");
+  ModelSpec& spec = spec_.model;
+  spec.family = model.text("family") == "llama" ? ModelFamily::llama : ModelFamily::gpt2;
+  spec.blocks = model.integer32("blocks");
+  spec.width = model.integer32("width");
+  spec.heads = model.integer32("heads");
+  spec.kv_heads = model.has("kv_heads") ? model.integer32("kv_heads") : spec.heads;
+  if (model.has("ffn_width"))
+    spec.ffn_width = model.integer32("ffn_width");
+  else
+    spec.ffn_width =
+        spec.family == ModelFamily::gpt2 ? 4 * spec.width : ceil_div(8 * spec.width, 96) * 32;
+  spec.vocabulary = model.integer32("vocabulary");
+  const ConfigReader training = reader_.table("training");
+  spec.context = model.integer32(model.has("context") ? "context" : "");
+  if (spec.context == 0) spec.context = training.integer32("sequence_length");
+  spec.tied = model.boolean("tied");
+  spec.norm_epsilon = model.number("norm_epsilon");
+  spec.rope_theta = model.number("rope_theta");
+  spec.dropout = model.number("dropout");
+  check_heads(model);
+  const ConfigNode* theta = model.node("rope_theta");
+  if (spec.family == ModelFamily::gpt2 && theta != nullptr && !theta->is_default)
+    warnings_.push_back(fmt::format(
+        "{}: model.rope_theta has no effect: gpt2 has learned positions", to_string(theta->at)));
+}
+
+void ConfigBuilder::check_heads(const ConfigReader& model) {
+  const ModelSpec& spec = spec_.model;
+  if (!model.usable({"width", "heads"})) return;
+  if (spec.width % spec.heads != 0) {
+    report(
+        model.at("heads"),
+        fmt::format("model.heads = {} does not divide model.width = {}{}; nearest legal value: {}",
+                    spec.heads, spec.width, place(model, "width", "model.width"),
+                    nearest_divisor(spec.width, spec.heads)));
+    return;
+  }
+  if (spec.family == ModelFamily::llama && spec.head_width() % 2 != 0)
+    report(model.at("width"),
+           fmt::format("model.width / model.heads = {} is odd, and rotary positions turn pairs{}; "
+                       "nearest legal value: {}",
+                       spec.head_width(), place(model, "heads", "model.heads"),
+                       spec.heads * (spec.head_width() + 1)));
+  if (!model.has("kv_heads")) return;
+  if (spec.family == ModelFamily::gpt2 && spec.kv_heads != spec.heads)
+    report(
+        model.at("kv_heads"),
+        fmt::format("model.kv_heads = {} differs from model.heads = {}{}, and gpt2 has no grouped "
+                    "heads; nearest legal value: {}",
+                    spec.kv_heads, spec.heads, place(model, "heads", "model.heads"), spec.heads));
+  else if (spec.heads % spec.kv_heads != 0)
+    report(
+        model.at("kv_heads"),
+        fmt::format("model.kv_heads = {} does not divide model.heads = {}{}; nearest legal value: "
+                    "{}",
+                    spec.kv_heads, spec.heads, place(model, "heads", "model.heads"),
+                    nearest_divisor(spec.heads, spec.kv_heads)));
+}
+
+void ConfigBuilder::build_data() {
+  const ConfigReader data = reader_.table("data");
+  DataSpec& spec = spec_.data;
+  ConfigNode& table = table_node("data");
+  std::error_code failure;
+  if (data.has("files"))
+    for (ConfigNode& file : table.find("files")->items) {
+      const std::string written = file.text;
+      spec.files.push_back(settle_path(file, folder_));
+      if (!options_.look_at_files || fs::is_regular_file(spec.files.back(), failure)) continue;
+      report(file.at,
+             fmt::format(
+                 "data.files: there is no file \"{}\"; paths are relative to this file, it was "
+                 "looked for at {}",
+                 written, shown(written)));
+    }
+  spec.format = data.text("format") == "jsonl" ? TextFormat::jsonl : TextFormat::text;
+  spec.jsonl_field = data.text("jsonl_field");
+  spec.tokenizer = data.text("tokenizer") == "gpt2" ? TokenizerKind::gpt2 : TokenizerKind::bytes;
+  spec.validation_fraction = data.number("validation_fraction");
+  if (data.has("tokenizer_folder")) {
+    ConfigNode& folder = *table.find("tokenizer_folder");
+    const std::string written = folder.text;
+    spec.tokenizer_folder = settle_path(folder, folder_);
+    for (const char* part : {"encoder.json", "vocab.bpe"})
+      if (options_.look_at_files && spec.tokenizer == TokenizerKind::gpt2 &&
+          !fs::is_regular_file(fs::path(spec.tokenizer_folder) / part, failure))
+        report(
+            folder.at,
+            fmt::format("data.tokenizer_folder: there is no file {}/{}; it needs encoder.json and "
+                        "vocab.bpe",
+                        shown(written), part));
+  } else if (spec.tokenizer == TokenizerKind::gpt2 && data.node("tokenizer_folder") == nullptr) {
+    report(
+        data.at("tokenizer"),
+        "data.tokenizer = \"gpt2\" needs data.tokenizer_folder; add for example tokenizer_folder "
+        "= \"gpt2\", or take \"bytes\"");
+  }
+  if (data.has("cache_folder"))
+    spec.cache_folder = settle_path(*table.find("cache_folder"), "");
+  else
+    spec.cache_folder = (fs::path(spec_.folder) / "token-cache").string();
+  const ConfigNode* field = data.node("jsonl_field");
+  if (spec.format == TextFormat::text && field != nullptr && !field->is_default)
+    warnings_.push_back(fmt::format("{}: data.jsonl_field has no effect: data.format is \"text\"",
+                                    to_string(field->at)));
+}
+
+void ConfigBuilder::check_vocabulary() {
+  const ConfigReader model = reader_.table("model");
+  const ConfigReader data = reader_.table("data");
+  if (!model.has("vocabulary") || !data.has("tokenizer")) return;
+  std::uint32_t tokens = 256;
+  if (spec_.data.tokenizer == TokenizerKind::gpt2) {
+    if (!options_.look_at_files || spec_.data.tokenizer_folder.empty()) return;
+    std::ifstream file(fs::path(spec_.data.tokenizer_folder) / "encoder.json");
+    if (!file) return;  // reported above
+    const auto parsed = nlohmann::json::parse(file, nullptr, false);
+    if (!parsed.is_object()) {
+      report(data.at("tokenizer_folder"),
+             "data.tokenizer_folder: encoder.json is not a JSON object of tokens and ids");
+      return;
+    }
+    tokens = static_cast<std::uint32_t>(parsed.size());
+  }
+  if (spec_.model.vocabulary >= tokens) return;
+  report(
+      model.at("vocabulary"),
+      fmt::format("model.vocabulary = {} is less than the {} tokens of the {} tokenizer{}; nearest "
+                  "legal value: {}",
+                  spec_.model.vocabulary, tokens, data.text("tokenizer"),
+                  place(data, "tokenizer", "data.tokenizer"), tokens));
+}
+
+void ConfigBuilder::build_training() {
+  const ConfigReader training = reader_.table("training");
+  const ConfigReader model = reader_.table("model");
+  StepShape& shape = spec_.shape;
+  shape.batch_size = training.integer32("batch_size");
+  shape.sequence_length = training.integer32("sequence_length");
+  shape.compute = training.text("compute") == "bf16" ? DType::bf16 : DType::f32;
+  if (model.has("context") && training.has("sequence_length") &&
+      shape.sequence_length > spec_.model.context)
+    report(training.at("sequence_length"),
+           fmt::format("training.sequence_length = {} is longer than model.context = {}{}; nearest "
+                       "legal value: {}",
+                       shape.sequence_length, spec_.model.context,
+                       place(model, "context", "model.context"), spec_.model.context));
+  if (training.has("batch_size")) build_microbatches(training);
+}
+
+void ConfigBuilder::build_microbatches(const ConfigReader& training) {
+  StepShape& shape = spec_.shape;
+  const std::uint32_t batch = shape.batch_size;
+  const bool by_count = training.has("microbatches");
+  const bool by_size = training.has("microbatch_size");
+  const std::uint32_t count = by_count ? training.integer32("microbatches") : 1;
+  const std::uint32_t size =
+      by_size ? training.integer32("microbatch_size") : ceil_div(batch, count);
+  shape.microbatch_count = by_count ? count : ceil_div(batch, size);
+  shape.microbatch_size = size;
+  const std::string batch_place = place(training, "batch_size", "training.batch_size");
+  if (by_count && count > batch)
+    return report(training.at("microbatches"),
+                  fmt::format("training.microbatches = {} is more than training.batch_size = {}{}; "
+                              "nearest legal value: {}",
+                              count, batch, batch_place, batch));
+  if (by_size && size > batch)
+    return report(
+        training.at("microbatch_size"),
+        fmt::format("training.microbatch_size = {} is more than training.batch_size = {}{}; "
+                    "nearest legal value: {}",
+                    size, batch, batch_place, batch));
+  if (by_count && by_size && ceil_div(batch, size) != count)
+    return report(
+        training.at("microbatches"),
+        fmt::format("training.microbatches = {} with training.microbatch_size = {}{} does "
+                    "not make training.batch_size = {}{}; nearest legal value: {}",
+                    count, size, place(training, "microbatch_size", "training.microbatch_size"),
+                    batch, batch_place, ceil_div(batch, size)));
+  if (by_count && ceil_div(batch, size) != count)
+    report(
+        training.at("microbatches"),
+        fmt::format("training.microbatches = {} leaves one empty: {} sequences{} in microbatches "
+                    "of {} are {}; nearest legal value: {}",
+                    count, batch, batch_place, size, ceil_div(batch, size), ceil_div(batch, size)));
+}
+
+void ConfigBuilder::build_optimizer() {
+  const ConfigReader table = reader_.table("optimizer");
+  spec_.optimizer.beta1 = table.number("beta1");
+  spec_.optimizer.beta2 = table.number("beta2");
+  spec_.optimizer.epsilon = table.number("epsilon");
+  spec_.optimizer.weight_decay = table.number("weight_decay");
+  spec_.optimizer.clip_norm = table.number("clip_norm");
+}
+
+void ConfigBuilder::build_learning_rate() {
+  const ConfigReader table = reader_.table("learning_rate");
+  LearningRateSpec& spec = spec_.learning_rate;
+  const std::string shape = table.text("shape");
+  spec.shape = shape == "constant" ? LearningRateShape::constant
+               : shape == "linear" ? LearningRateShape::linear
+                                   : LearningRateShape::cosine;
+  spec.learning_rate = table.number("learning_rate");
+  spec.minimum = table.number("minimum");
+  spec.warmup_steps = table.integer("warmup_steps");
+  const ConfigReader run = reader_.table("run");
+  const bool own = table.has("total_steps");
+  spec.total_steps = own ? table.integer("total_steps") : spec_.steps;
+  if (table.usable({"learning_rate", "minimum"}) && spec.minimum > spec.learning_rate)
+    report(table.at("minimum"),
+           fmt::format("learning_rate.minimum = {} is above learning_rate.learning_rate = {}{}; "
+                       "nearest legal value: {}",
+                       spec.minimum, spec.learning_rate,
+                       place(table, "learning_rate", "learning_rate.learning_rate"),
+                       spec.learning_rate));
+  if (table.has("warmup_steps") && (own || run.has("steps")) &&
+      spec.warmup_steps > spec.total_steps)
+    report(table.at("warmup_steps"),
+           fmt::format(
+               "learning_rate.warmup_steps = {} is more than {} = {}{}; nearest legal value: "
+               "{}",
+               spec.warmup_steps, own ? "learning_rate.total_steps" : "run.steps", spec.total_steps,
+               own ? place(table, "total_steps", "learning_rate.total_steps")
+                   : place(run, "steps", "run.steps"),
+               spec.total_steps));
+}
+
+void ConfigBuilder::build_checkpoints() {
+  const ConfigReader checkpoint = reader_.table("checkpoint");
+  spec_.checkpoint.every_steps = checkpoint.integer("every_steps");
+  spec_.checkpoint.keep = checkpoint.integer32("keep");
+  if (checkpoint.has("resume_from")) {
+    ConfigNode& node = *table_node("checkpoint").find("resume_from");
+    const std::string written = node.text;
+    spec_.checkpoint.resume_from = settle_path(node, "");
+    std::error_code failure;
+    if (options_.look_at_files && !fs::is_directory(spec_.checkpoint.resume_from, failure))
+      report(
+          node.at,
+          fmt::format("checkpoint.resume_from: there is no folder \"{}\"; `troupe checkpoint ls` "
+                      "lists those of a run",
+                      written));
+  }
+  const ConfigReader evaluation = reader_.table("evaluation");
+  spec_.evaluation.every_steps = evaluation.integer("every_steps");
+  spec_.evaluation.batches = evaluation.integer32("batches");
+  const ConfigReader data = reader_.table("data");
+  if (spec_.evaluation.every_steps > 0 && data.has("validation_fraction") &&
+      spec_.data.validation_fraction == 0)
+    report(evaluation.at("every_steps"),
+           fmt::format("evaluation.every_steps = {} needs validation tokens, and "
+                       "data.validation_fraction is 0{}; nearest legal value: 0",
+                       spec_.evaluation.every_steps,
+                       place(data, "validation_fraction", "data.validation_fraction")));
+}
+
+void ConfigBuilder::build_network() {
+  const ConfigReader network = reader_.table("network");
+  spec_.request_timeout = network.seconds("request_timeout");
+  if (!network.has("listen")) return;
+  const std::string address = network.text("listen");
+  const auto colon = address.rfind(':');
+  const std::string host = address.substr(0, colon);
+  unsigned port = 0;
+  bool port_holds = colon != std::string::npos && colon + 1 < address.size();
+  if (port_holds) {
+    const char* end = address.data() + address.size();
+    const auto parsed = std::from_chars(address.data() + colon + 1, end, port);
+    port_holds = parsed.ec == std::errc{} && parsed.ptr == end && port <= 65535;
+  }
+  if (!port_holds)
+    return report(
+        network.at("listen"),
+        fmt::format("network.listen = \"{}\" is not host:port with a port from 0 to 65535; "
+                    "nearest legal value: \"127.0.0.1:0\"",
+                    address));
+  // Only dotted numbers of 127.0.0.0/8 and the name itself: nothing is looked up.
+  const bool loopback =
+      host == "localhost" ||
+      (host.rfind("127.", 0) == 0 && std::count(host.begin(), host.end(), '.') == 3 &&
+       host.find_first_not_of("0123456789.") == std::string::npos && host.back() != '.' &&
+       host.find("..") == std::string::npos);
+  if (!loopback)
+    return report(
+        network.at("listen"),
+        fmt::format("network.listen = \"{}\" is not a loopback address, and connections "
+                    "carry no key yet: anyone who reaches the port could join; nearest legal "
+                    "value: \"127.0.0.1:{}\"",
+                    address, port));
+  spec_.listen_host = host == "localhost" ? "127.0.0.1" : host;
+  spec_.listen_port = static_cast<std::uint16_t>(port);
+}
+
+}  // namespace troupe
