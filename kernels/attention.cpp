@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention_lane.h"
+#include "kernels/cpu/fast.h"
 #include "kernels/element.h"
 
 namespace troupe::kernels {
@@ -138,6 +139,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   const OpCost cost{2 * triangle, triangle / (2.0 * s.head_width) * 6,
                     args.q.bytes() * 2 + args.k.bytes() * 2 + args.lse.bytes()};
   if (counted(stream, cost)) return;
+  if (stream.body() == Stream::Body::fast) return cpu::attention_forward(stream, args);
   with_float_type(args.q.dtype, [&](auto type) { naive_forward<decltype(type)>(args); });
 }
 
@@ -152,6 +154,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   const OpCost cost{5 * triangle, triangle / (2.0 * s.head_width) * 8,
                     args.q.bytes() * 4 + args.k.bytes() * 4 + args.lse.bytes()};
   if (counted(stream, cost)) return;
+  if (stream.body() == Stream::Body::fast) return cpu::attention_backward(stream, args);
   with_float_type(args.q.dtype, [&](auto type) {
     for (std::uint64_t b = 0; b < s.sequences; ++b) {
       for (std::uint64_t h = 0; h < s.kv_heads; ++h) {

@@ -69,6 +69,7 @@ void naive_dropout(const Tensor& out, const Tensor& x, const DropoutKey& key, do
 void gelu_forward(Stream& stream, Tensor out, Tensor x) {
   EXPECTS(is_float(x) && same_matrix(out, x) && out.dense() && x.dense());
   if (counted(stream, {0, 14 * static_cast<double>(x.elements()), 2 * x.bytes()})) return;
+  if (stream.body() == Stream::Body::fast) return cpu::gelu_forward(stream, out, x);
   each(x, [&](auto t, auto row, auto i) { put(out, row, i, t, gelu(at(x, row, i, t))); });
 }
 
@@ -76,6 +77,7 @@ void gelu_backward(Stream& stream, Tensor dx, Tensor dy, Tensor x) {
   EXPECTS(is_float(x) && same_matrix(dx, x) && same_matrix(dy, x));
   EXPECTS(dx.dense() && dy.dense() && x.dense());
   if (counted(stream, {0, 20 * static_cast<double>(x.elements()), 3 * x.bytes()})) return;
+  if (stream.body() == Stream::Body::fast) return cpu::gelu_backward(stream, dx, dy, x);
   each(x, [&](auto t, auto row, auto i) {
     put(dx, row, i, t, at(dy, row, i, t) * gelu_derivative(at(x, row, i, t)));
   });
@@ -84,6 +86,7 @@ void gelu_backward(Stream& stream, Tensor dx, Tensor dy, Tensor x) {
 void swiglu_forward(Stream& stream, Tensor out, Tensor gate, Tensor up) {
   EXPECTS(is_float(gate) && same_matrix(out, gate) && same_matrix(up, gate));
   if (counted(stream, {0, 11 * static_cast<double>(gate.elements()), 3 * gate.bytes()})) return;
+  if (stream.body() == Stream::Body::fast) return cpu::swiglu_forward(stream, out, gate, up);
   each(gate, [&](auto t, auto row, auto i) {
     const double g = at(gate, row, i, t);
     put(out, row, i, t, g * sigmoid(g) * at(up, row, i, t));
@@ -94,6 +97,9 @@ void swiglu_backward(Stream& stream, Tensor dgate, Tensor dup, Tensor dy, Tensor
   EXPECTS(is_float(gate) && same_matrix(up, gate) && same_matrix(dy, gate));
   EXPECTS(same_matrix(dgate, gate) && same_matrix(dup, gate));
   if (counted(stream, {0, 16 * static_cast<double>(gate.elements()), 5 * gate.bytes()})) return;
+  if (stream.body() == Stream::Body::fast) {
+    return cpu::swiglu_backward(stream, dgate, dup, dy, gate, up);
+  }
   each(gate, [&](auto t, auto row, auto i) {
     const double g = at(gate, row, i, t);
     const double u = at(up, row, i, t);
@@ -109,6 +115,7 @@ void add(Stream& stream, Tensor out, Tensor a, Tensor b) {
   EXPECTS(out.elements() == a.elements() && out.elements() == b.elements());
   EXPECTS(out.dense() && a.dense() && b.dense());
   if (counted(stream, {0, static_cast<double>(out.elements()), 3 * out.bytes()})) return;
+  if (stream.body() == Stream::Body::fast) return cpu::add(stream, out, a, b);
   with_float_type(out.dtype, [&](auto type) {
     using T = decltype(type);
     for (std::uint64_t i = 0; i < out.elements(); ++i) {
@@ -121,12 +128,14 @@ void dropout(Stream& stream, Tensor out, Tensor x, const DropoutKey& key, double
   EXPECTS(is_float(x) && out.dtype == x.dtype && out.elements() == x.elements());
   EXPECTS(out.dense() && x.dense() && p >= 0 && p < 1);
   if (counted(stream, {0, 20 * static_cast<double>(x.elements()), 2 * x.bytes()})) return;
+  if (stream.body() == Stream::Body::fast) return cpu::dropout(stream, out, x, key, p);
   naive_dropout(out, x, key, p);
 }
 
 void fill(Stream& stream, Tensor out, float value) {
   EXPECTS(is_float(out));
   if (counted(stream, {0, 0, out.bytes()})) return;
+  if (stream.body() == Stream::Body::fast) return cpu::fill(stream, out, value);
   each(out, [&](auto t, auto row, auto i) { put(out, row, i, t, static_cast<double>(value)); });
 }
 
@@ -134,6 +143,7 @@ void copy(Stream& stream, Tensor out, Tensor x) {
   EXPECTS(out.rows() == x.rows() && out.columns() == x.columns());
   EXPECTS(out.dtype == x.dtype || (is_float(out) && is_float(x)));
   if (counted(stream, {0, 0, out.bytes() + x.bytes()})) return;
+  if (stream.body() == Stream::Body::fast) return cpu::copy(stream, out, x);
   for (std::uint64_t row = 0; row < out.rows(); ++row) {
     if (out.dtype == x.dtype) {
       const Bytes size = size_of(out.dtype);

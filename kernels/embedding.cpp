@@ -55,6 +55,7 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   const OpCost cost{0, positions ? static_cast<double>(out.elements()) : 0.0,
                     out.bytes() + out.elements() * (positions ? 8 : 4) + out.rows() * 4};
   if (counted(stream, cost)) return;
+  if (stream.body() == Stream::Body::fast) return cpu::embedding_forward(stream, args);
   with_float_type(out.dtype, [&](auto type) { naive_forward<decltype(type)>(args); });
 }
 
@@ -65,6 +66,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   const OpCost cost{0, static_cast<double>(tables * dout.elements()),
                     dout.bytes() + dout.elements() * 8 * tables + dout.rows() * 4};
   if (counted(stream, cost)) return;
+  if (stream.body() == Stream::Body::fast) return cpu::embedding_backward(stream, args);
   with_float_type(dout.dtype, [&](auto type) { naive_backward<decltype(type)>(args); });
 }
 

@@ -109,7 +109,7 @@ Bytes head_workspace(std::uint64_t rows,
                      std::uint64_t width,
                      DType type) {
   const std::uint64_t tile = std::min(rows, head_tile_rows(vocabulary));
-  return arena_bytes(tile * vocabulary * 4) + arena_bytes(rows * 8) +
+  return arena_bytes(tile * head_tile_stride(vocabulary) * 4) + arena_bytes(rows * 8) +
          matmul_workspace(MatmulForm::nt, type, tile, vocabulary, width);
 }
 
@@ -119,6 +119,7 @@ double head_loss(Stream& stream, const HeadLoss& args) {
   const OpCost cost{product_flops(args.x, args.table), 6 * logits,
                     args.x.bytes() + args.table.bytes() + static_cast<Bytes>(8 * logits)};
   if (counted(stream, cost)) return 0;
+  if (stream.body() == Stream::Body::fast) return cpu::head_loss(stream, args);
   double loss = 0;
   with_float_type(args.x.dtype,
                   [&](auto type) { loss = naive_loss<decltype(type)>(args, nullptr); });
@@ -136,6 +137,7 @@ double head_loss_backward(Stream& stream, const HeadLossBackward& args) {
                     2 * x.bytes() + args.loss.table.bytes() * 2 + args.dtable.bytes() * 2 +
                         static_cast<Bytes>(16 * logits)};
   if (counted(stream, cost)) return 0;
+  if (stream.body() == Stream::Body::fast) return cpu::head_loss_backward(stream, args);
   double loss = 0;
   with_float_type(x.dtype, [&](auto type) { loss = naive_loss<decltype(type)>(args.loss, &args); });
   return loss;

@@ -12,6 +12,10 @@ namespace troupe::kernels {
 
 /// Rows of one tile: a function of the vocabulary alone.
 std::uint64_t head_tile_rows(std::uint64_t vocabulary);
+/// f32 elements from one row of a tile to the next: whole cache lines.
+constexpr std::uint64_t head_tile_stride(std::uint64_t vocabulary) {
+  return (vocabulary + 15) / 16 * 16;
+}
 
 /// logits = x table^T. targets: one per row, -1 = not trained. Returns the sum over trained rows of
 /// -log softmax(logits)[target], unscaled, added up in double in row order. On the meta device

@@ -1,5 +1,6 @@
 #include "kernels/matmul.h"
 
+#include "kernels/cpu/fast.h"
 #include "kernels/element.h"
 
 namespace troupe::kernels {
@@ -60,12 +61,13 @@ void naive(const Matmul& args, const Extents& e) {
 Bytes matmul_workspace(
     MatmulForm form, DType type, std::uint64_t m, std::uint64_t n, std::uint64_t k) {
   (void)form, (void)type, (void)m, (void)n, (void)k;
-  return max_pool_threads * matmul_lane_bytes;
+  return 0;
 }
 
 void matmul(Stream& stream, const Matmul& args) {
   const Extents e = check(args);
   if (counted(stream, cost_of(args, e))) return;
+  if (stream.body() == Stream::Body::fast) return cpu::matmul(stream, args);
   with_float_type(args.a.dtype, [&](auto in) {
     with_float_type(args.out.dtype, [&](auto out) { naive<decltype(in), decltype(out)>(args, e); });
   });
@@ -75,6 +77,7 @@ void bias_gradient(Stream& stream, Tensor out, Tensor in) {
   EXPECTS(is_vector(out, in.columns()) && is_float(in));
   const OpCost cost{0, static_cast<double>(in.elements()), in.bytes() + 2 * out.bytes()};
   if (counted(stream, cost)) return;
+  if (stream.body() == Stream::Body::fast) return cpu::bias_gradient(stream, out, in);
   with_float_type(in.dtype, [&](auto type) {
     for (std::uint64_t j = 0; j < in.columns(); ++j) {
       double sum = 0;

@@ -2,7 +2,6 @@
 /// Work is cut into shards that depend on the shape alone; each shard is one single-threaded call.
 #pragma once
 
-#include "devices/compute_pool.h"
 #include "devices/device.h"
 #include "devices/tensor.h"
 
@@ -28,10 +27,9 @@ struct Matmul {
 };
 void matmul(Stream& stream, const Matmul& args);
 
-/// Scratch of one lane.
-inline constexpr Bytes matmul_lane_bytes = 512 * 1024;
-
-/// Bytes that any matmul of this shape needs, on every machine and with any number of threads.
+/// Bytes that any matmul of this shape needs, on every machine and with any number of threads. The
+/// CPU bodies need none: the packed panels of the library are its own, a few MiB a thread, and not
+/// the arena's.
 Bytes matmul_workspace(
     MatmulForm form, DType type, std::uint64_t m, std::uint64_t n, std::uint64_t k);
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/cpu/fast.h"
 #include "kernels/element.h"
 
 namespace troupe::kernels {
@@ -109,6 +110,7 @@ void norm_forward(Stream& stream, const NormForward& args) {
   const OpCost cost{0, (present(args.residual) ? 8 : 7) * n,
                     args.x.bytes() * (present(args.residual) ? 4 : 2) + args.rstd.bytes() * 2};
   if (counted(stream, cost)) return;
+  if (stream.body() == Stream::Body::fast) return cpu::norm_forward(stream, args);
   with_float_type(args.x.dtype, [&](auto type) { naive_forward<decltype(type)>(args); });
 }
 
@@ -119,6 +121,7 @@ void norm_backward_input(Stream& stream, const NormBackwardInput& args) {
   const OpCost cost{0, 11 * static_cast<double>(args.x.elements()),
                     args.x.bytes() * (args.accumulate ? 4 : 3) + args.rstd.bytes() * 2};
   if (counted(stream, cost)) return;
+  if (stream.body() == Stream::Body::fast) return cpu::norm_backward_input(stream, args);
   with_float_type(args.x.dtype, [&](auto type) { naive_backward_input<decltype(type)>(args); });
 }
 
@@ -129,6 +132,7 @@ void norm_backward_parameters(Stream& stream, const NormBackwardParameters& args
   const OpCost cost{0, 5 * static_cast<double>(args.x.elements()),
                     args.x.bytes() * 2 + args.dgain.bytes() * 4 + args.rstd.bytes() * 2};
   if (counted(stream, cost)) return;
+  if (stream.body() == Stream::Body::fast) return cpu::norm_backward_parameters(stream, args);
   with_float_type(args.x.dtype,
                   [&](auto type) { naive_backward_parameters<decltype(type)>(args); });
 }

@@ -36,6 +36,7 @@ void rope(Stream& stream, const Rope& args) {
   EXPECTS(args.x.columns() % args.head_width == 0);
   const OpCost cost{0, 3 * static_cast<double>(args.x.elements()), 2 * args.x.bytes()};
   if (counted(stream, cost)) return;
+  if (stream.body() == Stream::Body::fast) return cpu::rope(stream, args);
   with_float_type(args.x.dtype, [&](auto type) { naive<decltype(type)>(args); });
 }
 

@@ -54,6 +54,7 @@ AdamWFactors adamw_factors(const AdamW& args) {
 double sum_of_squares(Stream& stream, Tensor x) {
   EXPECTS(x.dtype == DType::f32 && x.dense());
   if (counted(stream, {0, 2 * static_cast<double>(x.elements()), x.bytes()})) return 0;
+  if (stream.body() == Stream::Body::fast) return cpu::sum_of_squares(stream, x);
   double sum = 0;
   for (std::uint64_t i = 0; i < x.elements(); ++i) {
     const auto value = static_cast<double>(x.as<float>()[i]);
@@ -73,6 +74,7 @@ void adamw(Stream& stream, const AdamW& args) {
   const OpCost cost{0, 14 * static_cast<double>(n),
                     n * (present(args.weight_bf16) ? Bytes{30} : Bytes{28})};
   if (counted(stream, cost)) return;
+  if (stream.body() == Stream::Body::fast) return cpu::adamw(stream, args);
   naive_adamw(args);
 }
 

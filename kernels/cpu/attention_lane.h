@@ -2,8 +2,8 @@
 #pragma once
 
 #include "devices/arena.h"
+#include "devices/compute_pool.h"
 #include "kernels/attention.h"
-#include "kernels/matmul.h"
 
 namespace troupe::kernels {
 
@@ -11,7 +11,6 @@ namespace troupe::kernels {
 inline constexpr std::uint64_t attention_block = 64;
 
 struct AttentionLane {
-  Bytes matmul = 0;          ///< scratch of the matrix products
   Bytes scores = 0;          ///< f32 (block, T): scores, then probabilities
   Bytes gradients = 0;       ///< f32 (block, T): their gradients; backward
   Bytes scores_bf16 = 0;     ///< bf16 (block, T); only when computing in bf16
@@ -31,7 +30,6 @@ inline AttentionLane attention_lane(const AttentionShape& s, DType type, bool ba
   };
   const Bytes tile = attention_block * s.length;
   const Bytes keys = Bytes{s.length} * s.head_width * 4;
-  lane.matmul = take(matmul_lane_bytes);
   lane.scores = take(tile * 4);
   if (type == DType::bf16) lane.scores_bf16 = take(tile * 2);
   if (backward) {

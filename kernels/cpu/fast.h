@@ -17,6 +17,15 @@ AdamWFactors adamw_factors(const AdamW& args);
 
 namespace cpu {
 
+/// Elements [begin, end) of one sample of a dropout: all that its mask depends on.
+struct DropoutRange {
+  std::uint64_t begin = 0, end = 0;
+  PhiloxCounter counter{};  ///< [0] is the block of four elements
+  PhiloxKey key{};
+  std::uint32_t threshold = 0;
+  float scale = 1;
+};
+
 void matmul(Stream& stream, const Matmul& args);
 void bias_gradient(Stream& stream, const Tensor& out, const Tensor& in);
 void norm_forward(Stream& stream, const NormForward& args);

@@ -1,0 +1,102 @@
+#include <algorithm>
+#include <cmath>
+
+#include "devices/compute_pool.h"
+#include "tests/support/catch.h"
+#include "tests/unit/kernels/op_cases.h"
+
+using namespace troupe;
+using namespace troupe::test;
+
+namespace {
+
+double largest_of(const std::vector<float>& values) {
+  double largest = 1e-2;  // below, differences count as they are, times 100
+  for (const float v : values) largest = std::max(largest, std::abs(static_cast<double>(v)));
+  return largest;
+}
+
+/// Largest difference relative to the largest expected element; NaN counts as infinite.
+double error_of(const std::vector<float>& expected, const std::vector<float>& got) {
+  if (expected.size() != got.size()) return INFINITY;
+  const double scale = largest_of(expected);
+  double error = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double difference =
+        std::abs(static_cast<double>(expected[i]) - static_cast<double>(got[i]));
+    if (!(difference <= error * scale))
+      error = std::isnan(difference) ? INFINITY : difference / scale;
+  }
+  return error;
+}
+
+std::uint64_t seed_of(const OpCase& op) {
+  return std::hash<std::string>()(op.name);
+}
+
+}  // namespace
+
+TEST_CASE("every fast op agrees with its definition") {
+  ComputePool pool(2);
+  for (const OpCase& op : op_cases()) {
+    INFO(op.name << ", seed " << seed_of(op));
+    Buffers for_naive(seed_of(op), true), for_fast(seed_of(op), true);
+    Stream naive(Stream::Body::naive, &pool), fast(Stream::Body::fast, &pool);
+    const Outcome expected = op.run(naive, for_naive);
+    const Outcome got = op.run(fast, for_fast);
+    REQUIRE(expected.tensors.size() == got.tensors.size());
+    for (std::size_t i = 0; i < got.tensors.size(); ++i) {
+      INFO("tensor " << i);
+      CHECK(error_of(values_of(expected.tensors[i]), values_of(got.tensors[i])) <= op.tolerance);
+    }
+    for (std::size_t i = 0; i < got.numbers.size(); ++i) {
+      CHECK(got.numbers[i] == Approx(expected.numbers[i]).epsilon(std::max(op.tolerance, 1e-14)));
+    }
+  }
+}
+
+TEST_CASE("every op gives the same bits with one, two and three threads, and again") {
+  for (const OpCase& op : op_cases()) {
+    INFO(op.name << ", seed " << seed_of(op));
+    std::vector<std::vector<std::byte>> first;
+    std::vector<double> first_numbers;
+    for (const std::uint32_t threads : {1u, 2u, 3u, 1u}) {
+      ComputePool pool(threads);
+      Stream fast(Stream::Body::fast, &pool);
+      Buffers buffers(seed_of(op), true);
+      const Outcome outcome = op.run(fast, buffers);
+      std::vector<std::vector<std::byte>> bytes;
+      for (const Tensor& t : outcome.tensors) bytes.push_back(bytes_of(t));
+      if (first.empty() && first_numbers.empty()) {
+        first = bytes;
+        first_numbers = outcome.numbers;
+      }
+      INFO(threads << " threads");
+      CHECK(bytes == first);
+      CHECK(outcome.numbers == first_numbers);
+    }
+  }
+}
+
+TEST_CASE("every op is counted on meta, and touches no memory") {
+  for (const OpCase& op : op_cases()) {
+    INFO(op.name);
+    Stream meta(Stream::Body::meta, nullptr);
+    Buffers nothing(1, false);
+    (void)op.run(meta, nothing);
+    CHECK(meta.count().launches >= 1);
+    CHECK(meta.count().bytes_moved > 0);
+  }
+}
+
+TEST_CASE("matmul counts two flops for each multiply-add") {
+  Stream meta(Stream::Body::meta, nullptr);
+  Buffers b(1, false);
+  kernels::Matmul args;
+  args.a = b.zeros(DType::f32, {3, 5});
+  args.b = b.zeros(DType::f32, {5, 7});
+  args.out = b.zeros(DType::f32, {3, 7});
+  kernels::matmul(meta, args);
+  CHECK(meta.count().matmul_flops == 2.0 * 3 * 5 * 7);
+  CHECK(meta.count().bytes_moved == 4 * (3 * 5 + 5 * 7 + 3 * 7));
+}
