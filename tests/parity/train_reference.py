@@ -11,7 +11,7 @@ Needs: pip install torch numpy
 examples:
   python3 tests/parity/train_reference.py run tests/parity/gpt2.toml --troupe build/troupe
   python3 tests/parity/train_reference.py train tests/parity/llama.toml --troupe build/troupe \\
-      --checkpoint runs/still/checkpoints/step-1 --out /tmp/llama.json
+      --checkpoint runs/still/checkpoints/step-00000001 --out /tmp/llama.json
   python3 tests/parity/train_reference.py compare /tmp/llama.json runs/parity/metrics.jsonl
 """
 
@@ -186,7 +186,7 @@ def command_run(args):
         # One step at learning rate 0 leaves the weights as they were made.
         still = [f"learning_rate.{key}=0" for key in ("learning_rate", "minimum", "warmup_steps")]
         initial = train_with_troupe(args, folder, "initial", "run.steps=1", *still)
-        (args.checkpoint,) = (initial / "checkpoints").iterdir()
+        (args.checkpoint,) = (initial / "checkpoints").glob("step-*")
         run = train_with_troupe(args, folder, "run", f"run.steps={args.steps}")
         kept, args.out = args.out, run / "reference.json"
         command_train(args)

@@ -70,6 +70,11 @@ bool is_cpp(std::string_view path) {
   return ends_with_any(path, {".h", ".cpp", ".cu", ".cuh"});
 }
 
+/// Highway's convention for headers that are included once per instruction set.
+bool is_per_target(std::string_view path) {
+  return path.ends_with("-inl.h");
+}
+
 bool listed(std::string_view list, std::string_view word) {
   std::istringstream in{std::string(list)};
   for (std::string item; std::getline(in, item, ',');) {
@@ -129,7 +134,8 @@ void check_includes(Collector& out, const std::vector<std::string>& lines) {
 void check_name(Collector& out) {
   static const std::regex vague(
       "(^|_)(util|utils|utility|utilities|common|misc|manager|managers|helper|helpers)(_|$)");
-  const std::string stem = fs::path(out.file.path).stem().string();
+  std::string stem = fs::path(out.file.path).stem().string();
+  if (is_per_target(out.file.path)) stem.resize(stem.size() - std::string_view("-inl").size());
   if (std::regex_search(stem, vague)) {
     out.add(1, "the name '" + stem + "' does not say what is inside");
   }
@@ -141,10 +147,12 @@ void check_name(Collector& out) {
 
 void check_header(Collector& out, const std::vector<std::string>& lines) {
   if (!out.file.path.ends_with(".h")) return;
-  if (lines.empty() || !lines[0].starts_with("///")) {
+  const std::string_view opening = is_per_target(out.file.path) ? "//" : "///";
+  if (lines.empty() || !lines[0].starts_with(opening)) {
     out.add(1, "a header opens with a comment: /// what it is for, in two to six lines");
   }
-  if (std::find(lines.begin(), lines.end(), "#pragma once") == lines.end()) {
+  if (!is_per_target(out.file.path) &&
+      std::find(lines.begin(), lines.end(), "#pragma once") == lines.end()) {
     out.add(1, "a header without #pragma once");
   }
 }

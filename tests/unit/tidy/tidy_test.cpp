@@ -60,6 +60,8 @@ TEST_CASE("names say what is inside") {
   CHECK(finds({"tests/support/common.cpp", ""}, "does not say"));
   CHECK(finds({"planner/CamelCase.cpp", ""}, "snake_case"));
   CHECK(findings({"kernels/utilisation.cpp", ""}).empty());
+  CHECK(findings({"kernels/cpu/vector-inl.h", "// Included once per target.\n"}).empty());
+  CHECK(finds({"kernels/cpu/vector-inl.cpp", ""}, "snake_case"));
 }
 
 TEST_CASE("a header says what it is for and is included once") {
