@@ -64,8 +64,9 @@ StepCosts step_costs(const std::vector<StagePlan>& stages,
   };
   const Bytes boundary = boundary_bytes(profile);
   for (std::size_t s = 0; s < count; ++s) {
-    costs.stages.push_back(stage_seconds(cluster.devices.at(stages[s].device.index()), model,
-                                         profile, stages[s].layers, compute));
+    const DeviceSpec& device = cluster.devices.at(stages[s].device.index());
+    costs.stages.push_back(stage_seconds(device, model, profile, stages[s].layers, compute));
+    costs.overhead.push_back(device.rates.action_overhead);
     if (s + 1 < count) costs.transfer_forward[s] = between(s, s + 1, boundary);
     if (s > 0) costs.transfer_backward[s] = between(s, s - 1, boundary);
   }
