@@ -53,7 +53,7 @@ Result<std::vector<ListedCheckpoint>> entries_of(const std::filesystem::path& pa
 /// Fills in the problem, if there is one.
 void inspect(ListedCheckpoint& entry, bool verify) {
   if (entry.problem) return;
-  const auto opened = Checkpoint::open(entry.folder, {.verify = verify, .allow_extra = true});
+  const auto opened = Checkpoint::open(entry.folder, {.verify = verify});
   if (!opened.ok()) {
     entry.problem = opened.error();
   } else if (opened->run().step != entry.step) {

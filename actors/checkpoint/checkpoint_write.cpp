@@ -131,10 +131,11 @@ Result<std::vector<FileRecord>> write_shards(const std::filesystem::path& tempor
   return records;
 }
 
-Result<std::filesystem::path> commit_checkpoint(const std::filesystem::path& temporary_folder,
-                                                const RunRecord& run,
-                                                const std::vector<FileRecord>& shards,
-                                                const WriteHook* hook) {
+Status commit_checkpoint_as(const std::filesystem::path& folder,
+                            const std::filesystem::path& temporary_folder,
+                            const RunRecord& run,
+                            const std::vector<FileRecord>& shards,
+                            const WriteHook* hook) {
   EXPECTS(run.adam_step + run.skipped_steps == run.step);
   TensorCatalogue catalogue;
   for (const FileRecord& shard : shards) {
@@ -157,8 +158,15 @@ Result<std::filesystem::path> commit_checkpoint(const std::filesystem::path& tem
   }
   TROUPE_TRY(write_file(temporary_folder / manifest_name, manifest_text(*manifest), hook));
   TROUPE_TRY(sync_folder(temporary_folder, hook));
+  return rename_durably(temporary_folder, folder, hook);
+}
+
+Result<std::filesystem::path> commit_checkpoint(const std::filesystem::path& temporary_folder,
+                                                const RunRecord& run,
+                                                const std::vector<FileRecord>& shards,
+                                                const WriteHook* hook) {
   const auto folder = temporary_folder.parent_path() / checkpoint_name(run.step);
-  TROUPE_TRY(rename_durably(temporary_folder, folder, hook));
+  TROUPE_TRY(commit_checkpoint_as(folder, temporary_folder, run, shards, hook));
   return folder;
 }
 

@@ -60,6 +60,13 @@ Result<std::filesystem::path> commit_checkpoint(const std::filesystem::path& tem
                                                 const std::vector<FileRecord>& shards,
                                                 const WriteHook* hook = nullptr);
 
+/// The same under a name of the caller's choice, beside the temporary folder.
+Status commit_checkpoint_as(const std::filesystem::path& folder,
+                            const std::filesystem::path& temporary_folder,
+                            const RunRecord& run,
+                            const std::vector<FileRecord>& shards,
+                            const WriteHook* hook = nullptr);
+
 /// All three, for one owner.
 Result<std::filesystem::path> save_checkpoint(const std::filesystem::path& parent,
                                               const RunRecord& run,
