@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,10 +14,17 @@
 
 namespace troupe {
 
+/// Syncing is free in memory; the space there may be small (some MiB).
+enum class Where { disk, memory };
+
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "troupe-test-XXXXXX").string();
+  explicit TemporaryFolder(Where where = Where::disk) {
+    const std::filesystem::path memory("/dev/shm");
+    const bool in_memory = where == Where::memory && ::access(memory.c_str(), W_OK) == 0;
+    std::string name =
+        ((in_memory ? memory : std::filesystem::temp_directory_path()) / "troupe-test-XXXXXX")
+            .string();
     EXPECTS(::mkdtemp(name.data()) != nullptr);
     path_ = name;
   }
