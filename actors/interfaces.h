@@ -19,20 +19,13 @@
 #include <vector>
 
 #include "actors/messages.h"
+#include "actors/run_spec.h"
 #include "actors/stage_runner.h"
+#include "actors/token_source.h"
 #include "planner/plan.h"
 #include "planner/simulate.h"
 
 namespace troupe {
-
-/// Where a data actor takes its tokens from; the same on every node.
-class TokenSource {
- public:
-  virtual ~TokenSource() = default;
-  /// Steps count from 1.
-  virtual TokenBatch batch_for_step(std::uint64_t step) = 0;
-  virtual std::vector<TokenBatch> validation_batches() = 0;
-};
 
 /// Holds the next step's tokens ready.
 caf::actor spawn_data_actor(caf::actor_system& system, std::shared_ptr<TokenSource> source);
@@ -52,6 +45,29 @@ struct DeviceActorSetup {
 };
 /// Its link events come as LinkNews: attach the device to the hub with a sink that posts them.
 caf::actor spawn_device_actor(caf::actor_system& system, DeviceActorSetup setup);
+
+/// Fills and keeps the parameters of one stage.
+caf::actor spawn_stage_actor(caf::actor_system& system,
+                             std::shared_ptr<StageRunner> runner,
+                             std::shared_ptr<Device> hardware);
+
+struct StorageActorSetup {
+  std::uint32_t process = 0;        ///< index of its shard
+  std::uint32_t process_count = 1;  ///< owners of shards
+  ModelSpec model;
+  std::vector<std::shared_ptr<StageRunner>> runners;  ///< of this process
+};
+/// Writes this process's shards of checkpoints, between steps, on its own thread.
+caf::actor spawn_storage_actor(caf::actor_system& system, StorageActorSetup setup);
+
+struct NodeActorSetup {
+  /// Nodes of the cluster that this process plays, by name.
+  std::vector<std::string> nodes;
+  /// Where tokens come from; null: the files of the run.
+  std::shared_ptr<TokenSource> source;
+};
+/// One per process: makes what the run's documents say, and takes it down again.
+caf::actor spawn_node_actor(caf::actor_system& system, NodeActorSetup setup);
 
 /// A process that holds devices, as the run sees it.
 struct RunMember {
@@ -82,14 +98,22 @@ struct RunActorSetup {
   /// Begins a checkpoint after this step: its folder. Then shards are written, then `seal` is
   /// called with their descriptions. Both may write files; called on the run actor's own thread.
   std::function<Result<std::string>(std::uint64_t step)> begin_checkpoint;
-  std::function<Status(const std::string& folder,
-                       std::uint64_t step,
-                       std::uint64_t adam_steps,
-                       const std::vector<std::string>& shards)>
+  std::function<Result<std::string>(const std::string& folder,
+                                    std::uint64_t step,
+                                    std::uint64_t adam_steps,
+                                    const std::vector<std::string>& shards)>
       seal_checkpoint;
 };
 /// Starts steps at StartRun; decides clipping and skipping once for all; commits steps.
 caf::actor spawn_run_actor(caf::actor_system& system);
+
+struct DoorActorSetup {
+  std::vector<std::string> nodes;  ///< that may join, each once
+  std::string build = {};          ///< that they must have
+  caf::actor observer;             ///< gets NodeJoined
+};
+/// Takes Hello of node processes; admits or refuses them.
+caf::actor spawn_door_actor(caf::actor_system& system, DoorActorSetup setup);
 
 /// A step number for keys of an evaluation's transfers, apart from those of training.
 constexpr std::uint64_t evaluation_key(std::uint64_t step, std::uint32_t batch) {

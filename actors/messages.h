@@ -98,10 +98,13 @@ struct AdoptPlan {
   PlanEpoch epoch;
   std::uint64_t step = 0;
   std::uint32_t process = 0;
-  bool remote_links = false;  ///< there are devices in other processes
+  std::uint32_t process_count = 1;
+  bool remote_links = false;  ///< there are stages in other processes
   std::string link_host;
   caf::actor run;
-  auto fields() { return std::tie(epoch, step, process, remote_links, link_host, run); }
+  auto fields() {
+    return std::tie(epoch, step, process, process_count, remote_links, link_host, run);
+  }
 };
 
 struct DeviceHandle {
@@ -360,6 +363,11 @@ struct Tokens {
   std::shared_ptr<const TokenBatch> batch;
 };
 
+/// The door to the thread that called run_training.
+struct NodeJoined {
+  Hello hello;
+};
+
 struct RunActorSetup;
 /// To the run actor: everything is in place. It begins the first step.
 struct StartRun {
@@ -415,5 +423,6 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::WorkFinished)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::LinkNews)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::NeedTokens)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Tokens)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::NodeJoined)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::StartRun)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RunNews)

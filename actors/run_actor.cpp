@@ -313,13 +313,14 @@ void RunState::shards_written(const ShardsWritten& written) {
   alive();
   shards.insert(shards.end(), written.shards.begin(), written.shards.end());
   if (++shard_replies < setup->members.size()) return;
-  if (const Status sealed = setup->seal_checkpoint(folder, step, adam_steps, shards); !sealed) {
+  const auto sealed = setup->seal_checkpoint(folder, step, adam_steps, shards);
+  if (!sealed) {
     fail(sealed.error());
     return;
   }
   RunNews news;
   news.kind = RunNews::Kind::checkpoint;
-  news.text = folder;
+  news.text = *sealed;
   tell(std::move(news));
   next();
 }

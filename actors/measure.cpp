@@ -1,0 +1,130 @@
+#include "actors/measure.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "kernels/stage.h"
+
+namespace troupe {
+namespace {
+
+constexpr Bytes measuring_memory = Bytes{1} << 46;  // whatever the machine gives
+constexpr Seconds time_limit = 1.5;                 // for one layer kind
+constexpr int most_runs = 7;
+constexpr int least_runs = 2;  // the first is the warm-up
+
+/// The seconds that `body` took on the device.
+Seconds timed(Device& device, const std::function<void(Stream&)>& body) {
+  Seconds seconds = 0;
+  Work work;
+  work.body = body;
+  work.done = [&](WorkTimes times) { seconds = times.end - times.begin; };
+  device.submit(std::move(work));
+  device.drain();
+  return seconds;
+}
+
+/// Everything one layer reads and writes.
+struct LayerBench {
+  std::vector<std::int32_t> tokens, targets;
+  std::vector<std::byte> input, output_gradient, input_gradient;
+
+  LayerBench(const ModelSpec& model, const StepShape& shape) {
+    const std::size_t count = std::size_t{shape.microbatch_size} * shape.sequence_length;
+    for (std::size_t i = 0; i < count; ++i) {
+      tokens.push_back(static_cast<std::int32_t>(i * 7 % model.vocabulary));
+      targets.push_back(static_cast<std::int32_t>((i * 7 + 7) % model.vocabulary));
+    }
+    const std::size_t bytes = count * model.width * size_of(shape.compute) + 64;
+    for (auto* buffer : {&input, &output_gradient, &input_gradient}) buffer->resize(bytes);
+  }
+  static std::byte* aligned(std::vector<std::byte>& buffer) {
+    const auto address = reinterpret_cast<std::uintptr_t>(buffer.data());
+    return buffer.data() + (64 - address % 64) % 64;
+  }
+};
+
+LayerSeconds median_of(std::vector<std::array<Seconds, 5>> runs) {
+  runs.erase(runs.begin());
+  std::array<Seconds, 5> median{};
+  for (std::size_t i = 0; i < median.size(); ++i) {
+    std::vector<Seconds> one;
+    for (const auto& run : runs) one.push_back(run[i]);
+    std::nth_element(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(one.size() / 2),
+                     one.end());
+    median[i] = one[one.size() / 2];
+  }
+  return {median[0], median[1], median[2], median[3], median[4]};
+}
+
+Result<LayerSeconds> measure_layer(Device& device,
+                                   const ModelSpec& model,
+                                   const StepShape& shape,
+                                   std::uint32_t layer,
+                                   LayerBench& bench) {
+  StageSpec spec;
+  spec.model = model;
+  spec.shape = shape;
+  spec.layers = {layer, layer + 1};
+  spec.split_backward = true;
+  spec.deferred = 1;
+  auto made = Stage::create(device, spec);
+  if (!made) return made.error();
+  Stage& stage = **made;
+  stage.initialize();
+  MicrobatchTokens tokens{bench.tokens, bench.targets, shape.microbatch_size, 0};
+  const auto boundary = [&](std::vector<std::byte>& buffer) {
+    return make_tensor(LayerBench::aligned(buffer), shape.compute,
+                       {shape.microbatch_size, shape.sequence_length, model.width});
+  };
+  const MicrobatchId m{0};
+  const bool first = layer == 0;
+  const bool last = layer + 1 == layer_count(model);
+  const Tensor in = first ? Tensor{} : boundary(bench.input);
+  const Tensor gradient_in = last ? Tensor{} : boundary(bench.output_gradient);
+  const Tensor gradient_out = first ? Tensor{} : boundary(bench.input_gradient);
+  std::vector<std::array<Seconds, 5>> runs;
+  Seconds spent = 0;
+  while (runs.size() < most_runs && (runs.size() < least_runs || spent < time_limit)) {
+    const std::uint64_t step = runs.size() + 1;
+    std::array<Seconds, 5> run{};
+    (void)timed(device,
+                [&](Stream& stream) { stage.begin_step(stream, step, tokens.tokens.size()); });
+    run[0] = timed(device, [&](Stream& stream) { stage.forward(stream, m, tokens, in); });
+    run[1] = timed(device, [&](Stream& stream) {
+      stage.backward_input(stream, m, gradient_in, gradient_out);
+    });
+    run[2] = timed(device, [&](Stream& stream) { stage.backward_weight(stream, m); });
+    run[3] = timed(device, [&](Stream& stream) { (void)stage.norm(stream); });
+    run[4] = timed(device, [&](Stream& stream) {
+      stage.update(stream, {step, step, 1e-6, 1, false});
+    });
+    for (const Seconds one : run) spent += one;
+    runs.push_back(run);
+  }
+  return median_of(std::move(runs));
+}
+
+}  // namespace
+
+Result<std::map<LayerKind, LayerSeconds>> measure_layers(const DeviceSpec& spec,
+                                                         const ModelSpec& model,
+                                                         const StepShape& shape) {
+  DeviceSpec free_spec = spec;
+  free_spec.memory = measuring_memory;
+  auto device = open_device(free_spec, {});
+  if (!device) return device.error();
+  LayerBench bench(model, shape);
+  std::map<LayerKind, LayerSeconds> measured;
+  for (const std::uint32_t layer : {0U, 1U, layer_count(model) - 1}) {
+    const auto seconds = measure_layer(**device, model, shape, layer, bench);
+    if (!seconds) return seconds.error();
+    measured[layer_kind(model, layer)] = *seconds;
+  }
+  return measured;
+}
+
+}  // namespace troupe

@@ -1,0 +1,534 @@
+#include "actors/run_session.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <caf/io/all.hpp>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "actors/checkpoint/checkpoint.h"
+#include "actors/checkpoint/checkpoint_write.h"
+#include "actors/run_spec_json.h"
+#include "actors/shard_text.h"
+#include "actors/watchdog.h"
+#include "devices/zmq_link.h"
+#include "kernels/stage.h"
+#include "planner/step_costs.h"
+
+namespace troupe {
+namespace {
+
+constexpr auto look_interval = std::chrono::milliseconds{50};
+constexpr Seconds build_timeout = 600;  // allocation, first touch, reading a checkpoint
+constexpr Seconds close_timeout = 20;
+
+std::string own_program() {
+  std::string path(4096, '\0');
+  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
+  path.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
+  return path;
+}
+
+}  // namespace
+
+RunSession::RunSession(caf::actor_system& system,
+                       RunSpec spec,
+                       const RunCallbacks& callbacks,
+                       const RunOptions& options)
+    : system_(system),
+      spec_(std::move(spec)),
+      callbacks_(callbacks),
+      options_(options),
+      self_(system) {
+  spec_.cluster.copy_between_devices |= spec_.copy_between_devices;
+}
+
+RunSession::~RunSession() {
+  close();
+}
+
+void RunSession::event(const std::string& kind, const std::string& text) {
+  if (callbacks_.on_event) callbacks_.on_event({kind, text});
+}
+
+// ---- asking
+// ---------------------------------------------------------------------------------------
+
+template <class Reply, class Message>
+std::future<Result<Reply>> RunSession::ask(const Member& member, Seconds timeout, Message message) {
+  auto promise = std::make_shared<std::promise<Result<Reply>>>();
+  auto settled = std::make_shared<bool>(false);  // the asking actor alone touches it
+  auto future = promise->get_future();
+  const auto settle = [promise, settled](Result<Reply> result) {
+    if (std::exchange(*settled, true)) return;
+    promise->set_value(std::move(result));
+  };
+  const auto limit =
+      std::chrono::duration_cast<caf::timespan>(std::chrono::duration<double>(timeout));
+  system_.spawn([settle, agent = member.agent, name = member.name, limit, timeout,
+                 message = std::move(message)](caf::event_based_actor* asker) {
+    asker->monitor(agent);
+    asker->set_down_handler([asker, settle, name](const caf::down_msg& down) {
+      settle(Error{ErrorCode::peer_lost,
+                   fmt::format("{} was lost: {}", name, asker->system().render(down.reason))});
+      asker->quit();
+    });
+    asker->request(agent, limit, message)
+        .then(
+            [asker, settle](const Reply& reply) {
+              settle(reply);
+              asker->quit();
+            },
+            [asker, settle, name, timeout](const caf::error& error) {
+              Error cause = from_caf(error, asker->system());
+              cause.text = cause.code == ErrorCode::timeout
+                               ? fmt::format("{} did not answer within {:.0f} s", name, timeout)
+                               : fmt::format("{}: {}", name, cause.text);
+              settle(cause);
+              asker->quit();
+            });
+  });
+  return future;
+}
+
+template <class Reply>
+Result<Reply> RunSession::wait(const Member& member, std::future<Result<Reply>>& reply) {
+  while (reply.wait_for(look_interval) != std::future_status::ready)
+    if (member.remote)
+      if (const auto dead = dead_child()) return *dead;
+  return reply.get();
+}
+
+template <class Reply, class Message>
+Result<std::vector<Reply>> RunSession::ask_all(Seconds timeout, const Message& message) {
+  std::vector<std::future<Result<Reply>>> asked;
+  for (const Member& member : members_) asked.push_back(ask<Reply>(member, timeout, message));
+  std::vector<Reply> replies;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    auto reply = wait(members_[i], asked[i]);
+    if (!reply) return reply.error();
+    replies.push_back(std::move(*reply));
+  }
+  return replies;
+}
+
+std::optional<Error> RunSession::dead_child() {
+  for (NodeProcess& child : children_)
+    if (const auto how = child.ended()) {
+      const std::string lines = child.last_lines();
+      return Error{ErrorCode::peer_lost,
+                   fmt::format("node {} (pid {}) ended: {}{}{}", child.node(), child.pid(), *how,
+                               lines.empty() ? "" : "; the last lines of its log:\n", lines)};
+    }
+  return std::nullopt;
+}
+
+Error RunSession::explain(Error error) {
+  if (error.code != ErrorCode::peer_lost && error.code != ErrorCode::timeout) return error;
+  // The exit status of a child may come a moment after its connection broke.
+  for (int look = 0; look < 10; ++look) {
+    if (const auto dead = dead_child()) {
+      if (error.text.find(dead->text) == std::string::npos)
+        error.text += fmt::format("\n{}\nAll other nodes were stopped as a result.", dead->text);
+      error.code = ErrorCode::peer_lost;
+      return error;
+    }
+    if (children_.empty()) return error;
+    (void)children_.front().wait(0.05);
+  }
+  return error;
+}
+
+// ---- opening
+// --------------------------------------------------------------------------------------
+
+Status RunSession::open_nodes() {
+  Member here;
+  here.name = fmt::format("the run's own process (pid {})", getpid());
+  std::vector<std::string> awaited;
+  for (const NodeSpec& node : spec_.cluster.nodes)
+    (node.own_process ? awaited : here.nodes).push_back(node.name);
+  if (!here.nodes.empty()) {
+    NodeActorSetup setup;
+    setup.nodes = here.nodes;
+    setup.source = tokens_;
+    local_ = spawn_node_actor(system_, std::move(setup));
+    here.agent = local_;
+    members_.push_back(here);
+  }
+  if (awaited.empty()) return {};
+  TROUPE_TRY(open_door(awaited));
+  TROUPE_TRY(start_children());
+  return await_joins(awaited);
+}
+
+Status RunSession::open_door(const std::vector<std::string>& awaited) {
+  if (!is_loopback(spec_.listen_host))
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("listen_host \"{}\" is not a loopback address; without keys Troupe "
+                             "listens on this machine only: use 127.0.0.1",
+                             spec_.listen_host)};
+  DoorActorSetup setup;
+  setup.nodes = awaited;
+  setup.build = build_text();
+  setup.observer = caf::actor_cast<caf::actor>(self_.ptr());
+  door_ = spawn_door_actor(system_, std::move(setup));
+  const auto port =
+      system_.middleman().publish(door_, spec_.listen_port, spec_.listen_host.c_str());
+  if (!port)
+    return Error{ErrorCode::io, fmt::format("cannot listen on {}:{}: {}", spec_.listen_host,
+                                            spec_.listen_port, system_.render(port.error()))};
+  door_port_ = *port;
+  event("listening", fmt::format("{}:{}", spec_.listen_host, door_port_));
+  return {};
+}
+
+Status RunSession::start_children() {
+  const std::string program = options_.node_program.empty() ? own_program() : options_.node_program;
+  for (std::uint32_t n = 0; n < spec_.cluster.nodes.size(); ++n) {
+    const NodeSpec& node = spec_.cluster.nodes[n];
+    const auto& joining = spec_.joining_nodes;
+    if (!node.own_process || std::find(joining.begin(), joining.end(), NodeId{n}) != joining.end())
+      continue;
+    auto child =
+        NodeProcess::start(program,
+                           {"node", "--join", fmt::format("{}:{}", spec_.listen_host, door_port_),
+                            "--name", node.name},
+                           node.name);
+    if (!child) return child.error();
+    children_.push_back(std::move(*child));
+  }
+  return {};
+}
+
+Status RunSession::await_joins(const std::vector<std::string>& awaited) {
+  std::set<std::string> missing(awaited.begin(), awaited.end());
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(options_.join_timeout);
+  while (!missing.empty()) {
+    self_->receive(
+        [&](const NodeJoined& joined) {
+          Member member;
+          member.process = static_cast<std::uint32_t>(members_.size());
+          member.name = fmt::format("node {} (pid {})", joined.hello.node, joined.hello.pid);
+          member.nodes = {joined.hello.node};
+          member.remote = true;
+          member.agent = joined.hello.agent;
+          members_.push_back(member);
+          missing.erase(joined.hello.node);
+          event("node_joined", member.name);
+        },
+        caf::after(look_interval) >> [] {});
+    if (const auto dead = dead_child()) return *dead;
+    if (callbacks_.should_stop && callbacks_.should_stop())
+      return Error{ErrorCode::cancelled, "stopped while waiting for nodes"};
+    if (!missing.empty() && std::chrono::steady_clock::now() >= until)
+      return Error{ErrorCode::timeout,
+                   fmt::format("{} did not join within {:.0f} s", fmt::join(missing, ", "),
+                               options_.join_timeout)};
+  }
+  return {};
+}
+
+// ---- planning
+// -------------------------------------------------------------------------------------
+
+void RunSession::send_document(const std::string& name, const std::string& text) {
+  const auto count =
+      static_cast<std::uint32_t>((text.size() + document_part_bytes - 1) / document_part_bytes);
+  for (const Member& member : members_)
+    for (std::uint32_t i = 0; i < count; ++i) {
+      DocumentPart part;
+      part.document = name;
+      part.index = i;
+      part.count = count;
+      part.text = text.substr(std::size_t{i} * document_part_bytes, document_part_bytes);
+      self_->send(member.agent, std::move(part));
+    }
+}
+
+Status RunSession::measure() {
+  send_document("run", to_json(spec_));
+  // One after the other: nodes may share this machine's cores.
+  for (const Member& member : members_) {
+    auto asked = ask<Measured>(member, build_timeout, MeasureDevices{});
+    const auto reply = wait(member, asked);
+    if (!reply) return reply.error();
+    const auto measured = measured_from_json(reply->text);
+    if (!measured) return measured.error();
+    for (const auto& [device, kinds] : *measured) {
+      if (device >= spec_.cluster.devices.size())
+        return Error{ErrorCode::protocol,
+                     fmt::format("{} measured a device d{}", member.name, device)};
+      spec_.cluster.devices[device].measured = kinds;
+    }
+  }
+  return {};
+}
+
+Status RunSession::make_the_plan() {
+  PlanOptions options = spec_.plan;
+  options.shape = spec_.shape;
+  auto plan =
+      make_plan(spec_.model, spec_.cluster, profile_model(spec_.model, spec_.shape), options);
+  if (!plan) return plan.error();
+  plan->epoch = PlanEpoch{1};
+  plan_ = std::make_shared<const Plan>(std::move(*plan));
+  event("plan_made",
+        fmt::format("stages={} schedule={} predicted_step={}", plan_->stages.size(),
+                    to_string(plan_->schedule_kind), format_seconds(plan_->predicted_step)));
+  if (callbacks_.on_plan) callbacks_.on_plan(*plan_, spec_.cluster);
+  return {};
+}
+
+bool RunSession::holds_stage(const Member& member) const {
+  return std::any_of(plan_->stages.begin(), plan_->stages.end(), [&](const StagePlan& stage) {
+    const NodeId node = spec_.cluster.devices.at(stage.device.index()).node;
+    const std::string& name = spec_.cluster.nodes.at(node.index()).name;
+    return std::find(member.nodes.begin(), member.nodes.end(), name) != member.nodes.end();
+  });
+}
+
+Status RunSession::adopt() {
+  send_document("run", to_json(spec_));  // with what was measured
+  send_document("plan", to_json(*plan_, spec_.cluster));
+  const auto holders = std::count_if(members_.begin(), members_.end(),
+                                     [&](const Member& member) { return holds_stage(member); });
+  std::vector<std::future<Result<PlanAdopted>>> asked;
+  for (const Member& member : members_) {
+    AdoptPlan order;
+    order.epoch = plan_->epoch;
+    order.process = member.process;
+    order.process_count = static_cast<std::uint32_t>(members_.size());
+    order.remote_links = holders > 1 && holds_stage(member);
+    order.link_host = spec_.listen_host;
+    order.run = run_;
+    asked.push_back(ask<PlanAdopted>(member, build_timeout, order));
+  }
+  ConnectPeers peers;
+  peers.epoch = plan_->epoch;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    auto adopted = wait(members_[i], asked[i]);
+    if (!adopted) return adopted.error();
+    PeerAddress peer;
+    peer.process = members_[i].process;
+    peer.node = members_[i].name;
+    peer.host = spec_.listen_host;
+    peer.port = adopted->link_port;
+    for (const DeviceHandle& device : adopted->devices) {
+      devices_.push_back(device);
+      peer.devices.push_back(device.device);
+    }
+    if (peer.port != 0) peers.peers.push_back(std::move(peer));
+  }
+  if (peers.peers.size() > 1) {
+    const auto connected = ask_all<Ready>(spec_.request_timeout, peers);
+    if (!connected) return connected.error();
+  }
+  FillStages fill;
+  fill.epoch = plan_->epoch;
+  fill.step = first_step_ - 1;
+  fill.checkpoint = spec_.checkpoint.resume_from;
+  const auto filled = ask_all<Ready>(build_timeout, fill);
+  if (!filled) return filled.error();
+  return {};
+}
+
+Status RunSession::read_resume() {
+  const std::string& folder = spec_.checkpoint.resume_from;
+  if (folder.empty()) return {};
+  const auto checkpoint = Checkpoint::open(folder);  // reads and compares everything once
+  if (!checkpoint) return checkpoint.error();
+  const RunRecord& record = checkpoint->run();
+  if (record.model != spec_.model)
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("{} holds another model than the configuration", folder)};
+  if (record.step > 0 && record.seed != spec_.seed)
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("{} was trained with seed {}, the configuration says {}", folder,
+                             record.seed, spec_.seed)};
+  if (record.step > 0 && record.data_position != record.step * spec_.shape.batch_size)
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("{} has drawn {} samples in {} steps; a batch of {} does not continue "
+                             "that, one of {} does",
+                             folder, record.data_position, record.step, spec_.shape.batch_size,
+                             record.data_position / record.step)};
+  if (record.step >= spec_.steps)
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("{} has done {} steps already; steps = {} asks for no more", folder,
+                             record.step, spec_.steps)};
+  first_step_ = record.step + 1;
+  adam_steps_ = record.adam_step;
+  return {};
+}
+
+// ---- training
+// -------------------------------------------------------------------------------------
+
+Result<RunOutcome> RunSession::run() {
+  TROUPE_TRY(read_resume());
+  if (options_.tokens) {
+    tokens_ = options_.tokens;
+  } else {
+    auto opened = open_token_source(spec_);  // makes the caches before any node opens them
+    if (!opened) return opened.error();
+    tokens_ = std::move(*opened);
+  }
+  const auto trained = [this]() -> Result<RunOutcome> {
+    TROUPE_TRY(open_nodes());
+    TROUPE_TRY(measure());
+    TROUPE_TRY(make_the_plan());
+    run_ = spawn_run_actor(system_);
+    data_ = spawn_data_actor(system_, tokens_);
+    TROUPE_TRY(adopt());
+    return train();
+  };
+  auto outcome = trained();
+  if (!outcome) {
+    const Error error = explain(outcome.error());
+    event("run_failed", error.text);
+    close();
+    return error;
+  }
+  close();
+  return outcome;
+}
+
+Result<RunOutcome> RunSession::train() {
+  auto setup = std::make_shared<RunActorSetup>();
+  setup->plan = plan_;
+  setup->optimizer = spec_.optimizer;
+  setup->learning_rate = spec_.learning_rate;
+  setup->first_step = first_step_;
+  setup->last_step = spec_.steps;
+  setup->adam_steps = adam_steps_;
+  setup->state_hash_every = spec_.state_hash_every;
+  setup->evaluate_every = spec_.evaluation.every_steps;
+  setup->evaluation_batches = spec_.evaluation.batches;
+  setup->checkpoint_every = spec_.checkpoint.every_steps;
+  setup->checkpoints = !options_.checkpoint_folder.empty();
+  setup->trace_step = options_.trace_step;
+  Seconds longest = 0;
+  for (const Span& span : plan_->timeline.spans) longest = std::max(longest, span.end - span.begin);
+  setup->patience = std::max(spec_.request_timeout, 10 * longest);
+  setup->devices = devices_;
+  for (const Member& member : members_)
+    setup->members.push_back({member.process, member.name, member.agent});
+  setup->data = data_;
+  setup->observer = caf::actor_cast<caf::actor>(self_.ptr());
+  setup->begin_checkpoint =
+      [parent = options_.checkpoint_folder](std::uint64_t step) -> Result<std::string> {
+    auto folder = begin_checkpoint(parent, step);
+    if (!folder) return folder.error();
+    return folder->string();
+  };
+  setup->seal_checkpoint = [spec = spec_, parent = options_.checkpoint_folder](
+                               const std::string& folder, std::uint64_t step,
+                               std::uint64_t adam_steps,
+                               const std::vector<std::string>& shards) -> Result<std::string> {
+    std::vector<FileRecord> records;
+    for (const std::string& text : shards) {
+      auto record = parse_shard_text(text);
+      if (!record) return record.error();
+      records.push_back(std::move(*record));
+    }
+    RunRecord record{spec.model,        step, spec.seed, step * spec.shape.batch_size, adam_steps,
+                     step - adam_steps, true};
+    auto sealed = commit_checkpoint(folder, record, records);
+    if (!sealed) return sealed.error();
+    if (auto pruned = prune_checkpoints(parent, std::max(spec.checkpoint.keep, 1U)); !pruned)
+      return pruned.error();
+    return sealed->string();
+  };
+  self_->send(run_, StartRun{plan_->epoch, 0, std::move(setup)});
+  RunOutcome outcome;
+  outcome.steps_done = first_step_ - 1;
+  bool stopping = false;
+  while (!ended_) {
+    self_->receive([&](const RunNews& news) { hear(news, outcome); },
+                   caf::after(look_interval) >> [] {});
+    if (!stopping && callbacks_.should_stop && callbacks_.should_stop()) {
+      stopping = true;
+      event("stop_asked", fmt::format("after step {}", outcome.steps_done));
+      self_->send(run_, StopRun{plan_->epoch, 0});
+    }
+  }
+  if (failure_) return *failure_;
+  event("run_ended", fmt::format("steps={} stopped={}", outcome.steps_done, outcome.stopped));
+  return outcome;
+}
+
+void RunSession::hear(const RunNews& news, RunOutcome& outcome) {
+  switch (news.kind) {
+    case RunNews::Kind::step:
+      outcome.steps_done = news.row.step;
+      outcome.last_step = news.row;
+      if (callbacks_.on_step) callbacks_.on_step(news.row);
+      return;
+    case RunNews::Kind::evaluation:
+      outcome.last_evaluation = news.evaluation;
+      if (callbacks_.on_evaluation) callbacks_.on_evaluation(news.evaluation);
+      return;
+    case RunNews::Kind::checkpoint:
+      outcome.last_checkpoint = news.text;
+      event("checkpoint_written", news.text);
+      if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(news.text);
+      return;
+    case RunNews::Kind::trace:
+      if (callbacks_.on_trace) callbacks_.on_trace(news.timeline);
+      return;
+    case RunNews::Kind::event: event("run", news.text); return;
+    case RunNews::Kind::ended:
+      ended_ = true;
+      outcome.stopped = news.stopped;
+      failure_ = news.failure;
+      return;
+  }
+}
+
+// ---- closing
+// --------------------------------------------------------------------------------------
+
+void RunSession::close() {
+  if (members_.empty() && !door_ && !run_ && children_.empty()) return;
+  const Watchdog watchdog("closing the run", 3 * close_timeout);
+  // The run actor first: what follows looks like losses to it.
+  std::vector<caf::actor> last;
+  for (caf::actor* actor : {&run_, &data_, &door_})
+    if (*actor) last.push_back(std::exchange(*actor, nullptr));
+  if (door_port_ != 0) (void)system_.middleman().unpublish(last.back(), door_port_);
+  door_port_ = 0;
+  const bool failed = failure_ != nullptr || dead_child().has_value();
+  std::vector<std::pair<const Member*, std::future<Result<Ready>>>> asked;
+  for (const Member& member : members_) {
+    CloseNode order;
+    order.leave = true;
+    asked.emplace_back(&member, ask<Ready>(member, failed ? 5 : close_timeout, order));
+  }
+  for (auto& [member, reply] : asked)
+    while (reply.wait_for(look_interval) != std::future_status::ready) {
+    }
+  asked.clear();
+  members_.clear();
+  local_ = nullptr;
+  devices_.clear();
+  for (const caf::actor& actor : last) {
+    self_->monitor(actor);
+    self_->send_exit(actor, caf::exit_reason::user_shutdown);
+  }
+  for (std::size_t left = last.size(); left > 0; --left) {
+    bool gone = false;
+    self_->receive([&](const caf::down_msg&) { gone = true; },
+                   caf::after(std::chrono::seconds{5}) >> [] {});
+    if (!gone) break;
+  }
+  for (NodeProcess& child : children_) (void)child.wait(failed ? 1.0 : 5.0);
+  children_.clear();  // kills what is left
+}
+
+}  // namespace troupe
