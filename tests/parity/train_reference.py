@@ -6,7 +6,8 @@
   run      all of it: trains with Troupe in a folder of its own, then in PyTorch, then compares
   selftest the model code by itself: gradients against finite differences, files against themselves
 
-Needs: pip install torch numpy
+Needs: pip install torch numpy. NAME.golden.json beside NAME.toml is what `run --out` wrote;
+tests/golden/parity_test.cpp holds the arithmetic to it without PyTorch.
 
 examples:
   python3 tests/parity/train_reference.py run tests/parity/gpt2.toml --troupe build/troupe
