@@ -31,6 +31,12 @@ Seconds monotonic_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+Seconds thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 void sleep_until(Seconds until) {
   timespec at{};
   at.tv_sec = static_cast<std::time_t>(std::floor(until));

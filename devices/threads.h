@@ -15,6 +15,9 @@ void keep_libraries_single_threaded();
 /// The monotonic clock that WorkTimes are in.
 Seconds monotonic_seconds();
 
+/// Processor time of the calling thread: what other programs on its core do not disturb.
+Seconds thread_seconds();
+
 /// Sleeps until the monotonic clock reaches `until`; returns at once when it has passed.
 void sleep_until(Seconds until);
 

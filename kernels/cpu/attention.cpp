@@ -11,171 +11,174 @@
 namespace troupe::kernels::cpu {
 namespace {
 
-/// A matrix somewhere in a tensor.
+/// A f32 matrix in a tensor or in a lane.
 struct Part {
-  void* data;
+  float* data;
   std::uint64_t stride;
+  Part rows_from(std::uint64_t row) const { return {data + row * stride, stride}; }
 };
 
-/// Rows from `row` on, columns of head `head`.
-template <class T>
-Part head_part(const Tensor& t, std::uint64_t row, std::uint64_t head, std::uint64_t width) {
-  return {row_of<T>(t, row) + head * width, t.row_stride};
+enum class Form { nn, nt, tn_accumulate };
+
+/// c (m, n) = a b, a b^T, or c + a^T b.
+void product(Form form, std::uint64_t m, std::uint64_t n, std::uint64_t k, Part a, Part b, Part c) {
+  Product p;
+  p.m = m, p.n = n, p.k = k;
+  p.lda = a.stride, p.ldb = b.stride, p.ldc = c.stride;
+  p.a_transposed = p.accumulate = form == Form::tn_accumulate;
+  p.b_transposed = form == Form::nt;
+  multiply(p, a.data, b.data, c.data, nullptr);
 }
 
-/// c (m, n) = [c +] a b, operands of type `in`.
-struct Multiply {
-  DType in, out;
-  bool a_transposed = false, b_transposed = false, accumulate = false;
-  void operator()(std::uint64_t m, std::uint64_t n, std::uint64_t k, Part a, Part b, Part c) const {
-    Product p;
-    p.m = m, p.n = n, p.k = k;
-    p.lda = a.stride, p.ldb = b.stride, p.ldc = c.stride;
-    p.a_transposed = a_transposed, p.b_transposed = b_transposed, p.accumulate = accumulate;
-    p.in = in, p.out = out;
-    multiply(p, a.data, b.data, c.data, nullptr);
+/// Columns of one head over the rows of one sequence: where they are in f32, and where they belong.
+class Head {
+ public:
+  /// f32 is used in place; bf16 by way of `scratch` (T, width).
+  Head(const Tensor& t,
+       std::byte* scratch,
+       std::uint64_t sequence,
+       std::uint64_t head,
+       const AttentionShape& s)
+      : tensor_(t),
+        first_(sequence * s.length),
+        column_(head * s.head_width),
+        length_(s.length),
+        width_(s.head_width) {
+    if (t.dtype == DType::f32) {
+      part_ = {row_of<float>(t, first_) + column_, t.row_stride};
+    } else {
+      part_ = {reinterpret_cast<float*>(scratch), width_};
+    }
   }
+  const Part& part() const { return part_; }
+  /// Widens an input.
+  const Head& loaded() const {
+    if (tensor_.dtype == DType::f32) return *this;
+    for (std::uint64_t i = 0; i < length_; ++i) {
+      convert(part_.data + i * width_, row_of<Bf16>(tensor_, first_ + i) + column_, width_);
+    }
+    return *this;
+  }
+  /// Rounds a result to where it belongs.
+  void write_back() const {
+    if (tensor_.dtype == DType::f32) return;
+    for (std::uint64_t i = 0; i < length_; ++i) {
+      convert(row_of<Bf16>(tensor_, first_ + i) + column_, part_.data + i * width_, width_);
+    }
+  }
+
+ private:
+  Tensor tensor_;
+  std::uint64_t first_, column_, length_, width_;
+  Part part_{};
 };
 
-/// One lane's scratch as pointers.
-template <class T>
-struct Lane {
-  float* scores;
-  float* gradients;
-  Bf16* narrow_scores;
-  Bf16* narrow_gradients;
-  float* dk;
-  float* dv;
-  std::uint64_t length;
+float score_scale(const AttentionShape& s) {
+  return 1.0f / std::sqrt(static_cast<float>(s.head_width));
+}
 
-  Lane(const Tensor& workspace, const AttentionLane& at, std::uint32_t thread, std::uint64_t t)
-      : length(t) {
-    std::byte* base = workspace.data + thread * at.bytes;
-    constexpr bool narrow = !std::is_same_v<T, float>;
-    scores = reinterpret_cast<float*>(base + at.scores);
-    gradients = reinterpret_cast<float*>(base + at.gradients);
-    narrow_scores = narrow ? reinterpret_cast<Bf16*>(base + at.scores_bf16) : nullptr;
-    narrow_gradients = narrow ? reinterpret_cast<Bf16*>(base + at.gradients_bf16) : nullptr;
-    dk = reinterpret_cast<float*>(base + at.dk);
-    dv = reinterpret_cast<float*>(base + at.dv);
-  }
-  Part wide(float* p) const { return {p, length}; }
-  /// As operands of the next product.
-  Part operand(float* p, Bf16* narrow) const {
-    return narrow == nullptr ? Part{p, length} : Part{narrow, length};
-  }
-  Bf16* narrow_row(Bf16* p, std::uint64_t i) const {
-    return p == nullptr ? nullptr : p + i * length;
-  }
-};
-
-template <class T>
 void forward_head(const AttentionForward& args,
-                  const Lane<T>& lane,
+                  std::byte* lane,
+                  const AttentionLane& at,
                   std::uint64_t b,
                   std::uint64_t h) {
   const AttentionShape& s = args.shape;
-  const DType type = args.q.dtype;
   const std::uint64_t width = s.head_width;
   const std::uint64_t kv = h / (s.heads / s.kv_heads);
-  const std::uint64_t first = b * s.length;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(width));
+  const Part q = Head(args.q, lane + at.q, b, h, s).loaded().part();
+  const Part k = Head(args.k, lane + at.k, b, kv, s).loaded().part();
+  const Part v = Head(args.v, lane + at.v, b, kv, s).loaded().part();
+  const Head out(args.out, lane + at.out, b, h, s);
+  const Part scores{reinterpret_cast<float*>(lane + at.scores), s.length};
   float* lse = args.lse.as<float>() + (b * s.heads + h) * s.length;
-  for (std::uint64_t q = 0; q < s.length; q += attention_block) {
-    const std::uint64_t rows = std::min<std::uint64_t>(attention_block, s.length - q);
-    const std::uint64_t keys = q + rows;
-    Multiply{type, DType::f32, false, true}(
-        rows, keys, width, head_part<T>(args.q, first + q, h, width),
-        head_part<T>(args.k, first, kv, width), lane.wide(lane.scores));
+  for (std::uint64_t first = 0; first < s.length; first += attention_block) {
+    const std::uint64_t rows = std::min<std::uint64_t>(attention_block, s.length - first);
+    const std::uint64_t keys = first + rows;
+    product(Form::nt, rows, keys, width, q.rows_from(first), k, scores);
     for (std::uint64_t i = 0; i < rows; ++i) {
-      lse[q + i] = softmax_row(lane.scores + i * lane.length,
-                               lane.narrow_row(lane.narrow_scores, i), q + i + 1, keys, scale);
+      lse[first + i] = softmax_row(scores.data + i * s.length, first + i + 1, keys, score_scale(s));
     }
-    Multiply{type, type}(rows, width, keys, lane.operand(lane.scores, lane.narrow_scores),
-                         head_part<T>(args.v, first, kv, width),
-                         head_part<T>(args.out, first + q, h, width));
+    product(Form::nn, rows, width, keys, scores, v, out.part().rows_from(first));
   }
+  out.write_back();
 }
 
-/// Probabilities and score gradients of query rows [q, q + rows) from raw scores and dout . v.
-template <class T>
-void gradient_block(const AttentionBackward& args,
-                    const Lane<T>& lane,
-                    std::uint64_t b,
-                    std::uint64_t h,
-                    std::uint64_t q,
-                    std::uint64_t rows) {
-  const AttentionShape& s = args.shape;
+/// What one query head of backward reads.
+struct BackwardHead {
+  Part q, k, v, out, dout, dq;
+  Part scores, gradients, dk, dv;
+  const float* lse;
+};
+
+void backward_head(const BackwardHead& head, const AttentionShape& s) {
   const std::uint64_t width = s.head_width;
-  for (std::uint64_t i = 0; i < rows; ++i) {
-    const std::uint64_t row = b * s.length + q + i;
-    AttentionGradientRow r{};
-    r.scores = lane.scores + i * lane.length;
-    r.gradients = lane.gradients + i * lane.length;
-    r.narrow_scores = lane.narrow_row(lane.narrow_scores, i);
-    r.narrow_gradients = lane.narrow_row(lane.narrow_gradients, i);
-    r.valid = q + i + 1;
-    r.n = q + rows;
-    r.scale = 1.0f / std::sqrt(static_cast<float>(width));
-    r.lse = args.lse.as<float>()[(b * s.heads + h) * s.length + q + i];
-    r.delta =
-        dot(row_of<T>(args.dout, row) + h * width, row_of<T>(args.out, row) + h * width, width);
-    attention_gradient_row(r);
+  for (std::uint64_t first = 0; first < s.length; first += attention_block) {
+    const std::uint64_t rows = std::min<std::uint64_t>(attention_block, s.length - first);
+    const std::uint64_t keys = first + rows;
+    const Part q = head.q.rows_from(first);
+    const Part dout = head.dout.rows_from(first);
+    const Part out = head.out.rows_from(first);
+    product(Form::nt, rows, keys, width, q, head.k, head.scores);
+    product(Form::nt, rows, keys, width, dout, head.v, head.gradients);
+    for (std::uint64_t i = 0; i < rows; ++i) {
+      AttentionGradientRow row{};
+      row.scores = head.scores.rows_from(i).data;
+      row.gradients = head.gradients.rows_from(i).data;
+      row.valid = first + i + 1;
+      row.n = keys;
+      row.scale = score_scale(s);
+      row.lse = head.lse[first + i];
+      row.delta = dot(dout.rows_from(i).data, out.rows_from(i).data, width);
+      attention_gradient_row(row);
+    }
+    // dq of a bf16 head stands where its q stood: these rows of q are read before they are written.
+    product(Form::tn_accumulate, keys, width, rows, head.gradients, q, head.dk);
+    product(Form::tn_accumulate, keys, width, rows, head.scores, dout, head.dv);
+    product(Form::nn, rows, width, keys, head.gradients, head.k, head.dq.rows_from(first));
   }
 }
 
-template <class T>
-void backward_head(const AttentionBackward& args,
-                   const Lane<T>& lane,
-                   std::uint64_t b,
-                   std::uint64_t h) {
-  const AttentionShape& s = args.shape;
-  const DType type = args.q.dtype;
-  const std::uint64_t width = s.head_width;
-  const std::uint64_t kv = h / (s.heads / s.kv_heads);
-  const std::uint64_t first = b * s.length;
-  const Multiply scores{type, DType::f32, false, true};
-  const Multiply add_transposed{type, DType::f32, true, false, true};
-  const Part k = head_part<T>(args.k, first, kv, width);
-  const Part v = head_part<T>(args.v, first, kv, width);
-  for (std::uint64_t q = 0; q < s.length; q += attention_block) {
-    const std::uint64_t rows = std::min<std::uint64_t>(attention_block, s.length - q);
-    const std::uint64_t keys = q + rows;
-    const Part query = head_part<T>(args.q, first + q, h, width);
-    const Part dout = head_part<T>(args.dout, first + q, h, width);
-    scores(rows, keys, width, query, k, lane.wide(lane.scores));
-    scores(rows, keys, width, dout, v, lane.wide(lane.gradients));
-    gradient_block(args, lane, b, h, q, rows);
-    const Part p = lane.operand(lane.scores, lane.narrow_scores);
-    const Part ds = lane.operand(lane.gradients, lane.narrow_gradients);
-    Multiply{type, type}(rows, width, keys, ds, k, head_part<T>(args.dq, first + q, h, width));
-    add_transposed(keys, width, rows, ds, query, Part{lane.dk, width});
-    add_transposed(keys, width, rows, p, dout, Part{lane.dv, width});
-  }
-}
-
-template <class T>
+/// One (sequence, kv head) with its group of query heads.
 void backward_group(const AttentionBackward& args,
-                    const Lane<T>& lane,
+                    std::byte* lane,
+                    const AttentionLane& at,
                     std::uint64_t b,
                     std::uint64_t kv) {
   const AttentionShape& s = args.shape;
   const std::uint64_t width = s.head_width;
   const std::uint64_t group = s.heads / s.kv_heads;
-  std::fill_n(lane.dk, s.length * width, 0.0f);
-  std::fill_n(lane.dv, s.length * width, 0.0f);
-  for (std::uint64_t h = kv * group; h < (kv + 1) * group; ++h) backward_head(args, lane, b, h);
-  for (std::uint64_t i = 0; i < s.length; ++i) {
-    T* dk = row_of<T>(args.dk, b * s.length + i) + kv * width;
-    T* dv = row_of<T>(args.dv, b * s.length + i) + kv * width;
-    if constexpr (std::is_same_v<T, float>) {
-      std::copy_n(lane.dk + i * width, width, dk);
-      std::copy_n(lane.dv + i * width, width, dv);
-    } else {
-      convert(dk, lane.dk + i * width, width);
-      convert(dv, lane.dv + i * width, width);
-    }
+  const auto area = [lane](Bytes offset) { return reinterpret_cast<float*>(lane + offset); };
+  BackwardHead head{};
+  head.k = Head(args.k, lane + at.k, b, kv, s).loaded().part();
+  head.v = Head(args.v, lane + at.v, b, kv, s).loaded().part();
+  head.scores = {area(at.scores), s.length};
+  head.gradients = {area(at.gradients), s.length};
+  head.dk = {area(at.dk), width};
+  head.dv = {area(at.dv), width};
+  std::fill_n(head.dk.data, s.length * width, 0.0f);
+  std::fill_n(head.dv.data, s.length * width, 0.0f);
+  for (std::uint64_t h = kv * group; h < (kv + 1) * group; ++h) {
+    const Head dq(args.dq, lane + at.q, b, h, s);
+    head.q = Head(args.q, lane + at.q, b, h, s).loaded().part();
+    head.out = Head(args.out, lane + at.out, b, h, s).loaded().part();
+    head.dout = Head(args.dout, lane + at.dout, b, h, s).loaded().part();
+    head.dq = dq.part();
+    head.lse = args.lse.as<float>() + (b * s.heads + h) * s.length;
+    backward_head(head, s);
+    dq.write_back();
   }
+  const auto write = [&](const Tensor& to, const Part& from) {
+    for (std::uint64_t i = 0; i < s.length; ++i) {
+      const std::uint64_t row = b * s.length + i;
+      if (to.dtype == DType::f32) {
+        std::copy_n(from.rows_from(i).data, width, row_of<float>(to, row) + kv * width);
+      } else {
+        convert(row_of<Bf16>(to, row) + kv * width, from.rows_from(i).data, width);
+      }
+    }
+  };
+  write(args.dk, head.dk);
+  write(args.dv, head.dv);
 }
 
 }  // namespace
@@ -185,10 +188,8 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   const AttentionLane at = attention_lane(s, args.q.dtype, false);
   stream.pool().run(std::uint64_t{s.sequences} * s.heads,
                     [&](std::uint64_t shard, std::uint32_t thread) {
-                      with_float_type(args.q.dtype, [&](auto type) {
-                        const Lane<decltype(type)> lane(args.workspace, at, thread, s.length);
-                        forward_head(args, lane, shard / s.heads, shard % s.heads);
-                      });
+                      std::byte* lane = args.workspace.data + thread * at.bytes;
+                      forward_head(args, lane, at, shard / s.heads, shard % s.heads);
                     });
 }
 
@@ -197,10 +198,8 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   const AttentionLane at = attention_lane(s, args.q.dtype, true);
   stream.pool().run(std::uint64_t{s.sequences} * s.kv_heads,
                     [&](std::uint64_t shard, std::uint32_t thread) {
-                      with_float_type(args.q.dtype, [&](auto type) {
-                        const Lane<decltype(type)> lane(args.workspace, at, thread, s.length);
-                        backward_group(args, lane, shard / s.kv_heads, shard % s.kv_heads);
-                      });
+                      std::byte* lane = args.workspace.data + thread * at.bytes;
+                      backward_group(args, lane, at, shard / s.kv_heads, shard % s.kv_heads);
                     });
 }
 

@@ -10,36 +10,38 @@ namespace troupe::kernels {
 /// Query rows of one block.
 inline constexpr std::uint64_t attention_block = 64;
 
+/// Everything is f32: a bf16 head is widened once and its results are rounded once.
 struct AttentionLane {
-  Bytes scores = 0;          ///< f32 (block, T): scores, then probabilities
-  Bytes gradients = 0;       ///< f32 (block, T): their gradients; backward
-  Bytes scores_bf16 = 0;     ///< bf16 (block, T); only when computing in bf16
-  Bytes gradients_bf16 = 0;  ///< bf16 (block, T); backward in bf16
-  Bytes dk = 0, dv = 0;      ///< f32 (T, head width); backward
-  Bytes delta = 0;           ///< f32 (block); backward
-  Bytes bytes = 0;           ///< of the whole lane
+  Bytes scores = 0;           ///< (block, T): scores, then probabilities
+  Bytes gradients = 0;        ///< (block, T): their gradients; backward
+  Bytes dk = 0, dv = 0;       ///< (T, head width); backward
+  Bytes q = 0, k = 0, v = 0;  ///< (T, head width); for bf16
+  Bytes out = 0, dout = 0;    ///< (T, head width); for bf16
+  Bytes bytes = 0;            ///< of the whole lane
 };
 
 inline AttentionLane attention_lane(const AttentionShape& s, DType type, bool backward) {
   AttentionLane lane;
-  Bytes at = 0;
-  const auto take = [&at](Bytes bytes) {
-    const Bytes offset = at;
-    at += arena_bytes(bytes);
+  const auto take = [&lane](Bytes elements) {
+    const Bytes offset = lane.bytes;
+    lane.bytes += arena_bytes(elements * 4);
     return offset;
   };
   const Bytes tile = attention_block * s.length;
-  const Bytes keys = Bytes{s.length} * s.head_width * 4;
-  lane.scores = take(tile * 4);
-  if (type == DType::bf16) lane.scores_bf16 = take(tile * 2);
+  const Bytes head = Bytes{s.length} * s.head_width;
+  lane.scores = take(tile);
   if (backward) {
-    lane.gradients = take(tile * 4);
-    if (type == DType::bf16) lane.gradients_bf16 = take(tile * 2);
-    lane.dk = take(keys);
-    lane.dv = take(keys);
-    lane.delta = take(attention_block * 4);
+    lane.gradients = take(tile);
+    lane.dk = take(head);
+    lane.dv = take(head);
   }
-  lane.bytes = at;
+  if (type == DType::bf16) {
+    lane.q = take(head);
+    lane.k = take(head);
+    lane.v = take(head);
+    lane.out = take(head);
+    if (backward) lane.dout = take(head);
+  }
   return lane;
 }
 

@@ -37,14 +37,14 @@ void forward_row(const NormForward& args, std::uint64_t row) {
   const T* x = add_residual<T>(args, row);
   float mean = 0;
   if (args.kind == NormKind::layer) {
-    mean = LaneSum::over(n, [&](auto d, std::uint64_t i,
-                                std::uint64_t count) { return load_part(d, x + i, count); }) /
+    mean = lane_sum(n, [&](auto d, std::uint64_t i,
+                           std::uint64_t count) { return load_part(d, x + i, count); }) /
            static_cast<float>(n);
     args.mean.as<float>()[row] = mean;
   }
-  const float squares = LaneSum::over(n, [&](auto d, std::uint64_t i, std::uint64_t count) {
+  const float squares = lane_sum(n, [&](auto d, std::uint64_t i, std::uint64_t count) {
     auto centred = hn::Sub(load_part(d, x + i, count), hn::Set(d, mean));
-    if (count < sum_lanes) centred = hn::IfThenElseZero(hn::FirstN(d, count), centred);
+    if (count < hn::Lanes(d)) centred = hn::IfThenElseZero(hn::FirstN(d, count), centred);
     return hn::Mul(centred, centred);
   });
   const auto variance = static_cast<double>(squares) / static_cast<double>(n);
@@ -80,8 +80,8 @@ void backward_row(const NormBackwardInput& args, std::uint64_t row) {
     return hn::Mul(hn::Sub(load_part(d, x + i, count), hn::Set(d, mean)), hn::Set(d, rstd));
   };
   // Lanes beyond the row have gain 0, so that their products are 0.
-  const float sum_g = layer ? LaneSum::over(n, weighted) : 0.0f;
-  const float sum_gx = LaneSum::over(n, [&](auto d, std::uint64_t i, std::uint64_t count) {
+  const float sum_g = layer ? lane_sum(n, weighted) : 0.0f;
+  const float sum_gx = lane_sum(n, [&](auto d, std::uint64_t i, std::uint64_t count) {
     return hn::Mul(weighted(d, i, count), normal(d, i, count));
   });
   const float mean_g = sum_g / static_cast<float>(n);

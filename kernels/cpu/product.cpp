@@ -2,10 +2,12 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/cpu/softmax.h"
 #include "kernels/element.h"
 
 namespace troupe::kernels::cpu {
@@ -96,17 +98,17 @@ Library& library() {
   detail::expects_failed(text.c_str(), __FILE__, __LINE__);
 }
 
-void widen(std::vector<float>& out,
-           const void* from,
-           std::uint64_t rows,
-           std::uint64_t columns,
-           std::uint64_t ld) {
-  out.resize(rows * columns);
+/// rows x columns of bf16 as dense f32.
+void widen(
+    float* out, const void* from, std::uint64_t rows, std::uint64_t columns, std::uint64_t ld) {
   const auto* x = static_cast<const Bf16*>(from);
-  for (std::uint64_t i = 0; i < rows; ++i) {
-    for (std::uint64_t j = 0; j < columns; ++j) out[i * columns + j] = to_float(x[i * ld + j]);
-  }
+  for (std::uint64_t i = 0; i < rows; ++i) convert(out + i * columns, x + i * ld, columns);
 }
+
+/// Panels of one thread. They grow to the largest product met.
+struct Panels {
+  std::vector<float> a, b, c;
+};
 
 }  // namespace
 
@@ -129,27 +131,51 @@ void multiply(const Product& p, const void* a, const void* b, void* c, const flo
 
 void multiply_converted(
     const Product& p, const void* a, const void* b, void* c, const float* bias) {
-  thread_local std::vector<float> wide_a, wide_b, wide_c;
-  Product q = p;
-  q.in = DType::f32;
-  q.out = DType::f32;
-  q.lda = p.a_transposed ? p.m : p.k;
-  q.ldb = p.b_transposed ? p.k : p.n;
-  widen(wide_a, a, p.a_transposed ? p.k : p.m, q.lda, p.lda);
-  widen(wide_b, b, p.b_transposed ? p.n : p.k, q.ldb, p.ldb);
-  if (p.out == DType::f32) return multiply(q, wide_a.data(), wide_b.data(), c, bias);
-  q.ldc = p.n;
-  wide_c.resize(p.m * p.n);
-  multiply(q, wide_a.data(), wide_b.data(), wide_c.data(), bias);
-  for (std::uint64_t i = 0; i < p.m; ++i) {
-    for (std::uint64_t j = 0; j < p.n; ++j) {
-      static_cast<Bf16*>(c)[i * p.ldc + j] = to_bf16(wide_c[i * p.n + j]);
+  // Panels of this many products a sum stay in the cache.
+  constexpr std::uint64_t depth = 1024;
+  thread_local Panels panels;
+  const bool narrow = p.out == DType::bf16;
+  const auto* bf16_a = static_cast<const Bf16*>(a);
+  const auto* bf16_b = static_cast<const Bf16*>(b);
+  panels.a.resize(std::max(panels.a.size(), p.m * std::min(depth, p.k)));
+  panels.b.resize(std::max(panels.b.size(), p.n * std::min(depth, p.k)));
+  if (narrow) panels.c.resize(std::max(panels.c.size(), p.m * p.n));
+  void* out = narrow ? panels.c.data() : c;
+  for (std::uint64_t k = 0; k < p.k; k += depth) {
+    Product q = p;
+    q.in = q.out = DType::f32;
+    q.k = std::min(depth, p.k - k);
+    q.lda = p.a_transposed ? p.m : q.k;
+    q.ldb = p.b_transposed ? q.k : p.n;
+    q.ldc = narrow ? p.n : p.ldc;
+    q.accumulate = p.accumulate || k > 0;
+    q.bias = p.bias && k == 0;
+    if (p.a_transposed) {
+      widen(panels.a.data(), bf16_a + k * p.lda, q.k, p.m, p.lda);
+    } else {
+      widen(panels.a.data(), bf16_a + k, p.m, q.k, p.lda);
     }
+    if (p.b_transposed) {
+      widen(panels.b.data(), bf16_b + k, p.n, q.k, p.ldb);
+    } else {
+      widen(panels.b.data(), bf16_b + k * p.ldb, q.k, p.n, p.ldb);
+    }
+    multiply(q, panels.a.data(), panels.b.data(), out, q.bias ? bias : nullptr);
+  }
+  if (!narrow) return;
+  for (std::uint64_t i = 0; i < p.m; ++i) {
+    convert(static_cast<Bf16*>(c) + i * p.ldc, panels.c.data() + i * p.n, p.n);
   }
 }
 
 bool has_bf16_products() {
   static const bool has = [] {
+#if defined(__x86_64__)
+    if (!__builtin_cpu_is("amd") &&
+        dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core_amx) {
+      return false;
+    }
+#endif
     Product p;
     p.m = p.n = p.k = p.lda = p.ldb = p.ldc = 16;
     p.in = DType::bf16;

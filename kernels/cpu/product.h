@@ -25,10 +25,12 @@ struct Product {
 /// bias: f32 (n), null without.
 void multiply(const Product& p, const void* a, const void* b, void* c, const float* bias);
 
-/// The same through f32 copies: for bf16 on processors where the library has no bf16.
+/// The same through f32 copies of panels: for bf16 where that is the only or the faster way.
 void multiply_converted(const Product& p, const void* a, const void* b, void* c, const float* bias);
 
-/// Whether bf16 products run as such, found by trying once.
+/// Whether bf16 products run as such: the library must have them, and the processor must be one
+/// where its dot products beat f32 (AMD's, and Intel's with tiles; without tiles they run at half
+/// the rate of f32). A property of the processor, never a measurement: it decides bits.
 bool has_bf16_products();
 
 }  // namespace troupe::kernels::cpu

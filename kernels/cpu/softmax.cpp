@@ -31,7 +31,7 @@ float row_maximum(const float* x, std::uint64_t n) {
 
 /// x = exp(scale (x - largest)), returns the sum.
 float exponentials(float* x, std::uint64_t n, float scale, float largest) {
-  return LaneSum::over(n, [&](auto d, std::uint64_t i, std::uint64_t count) {
+  return lane_sum(n, [&](auto d, std::uint64_t i, std::uint64_t count) {
     const auto centred = hn::Sub(load_part(d, x + i, count), hn::Set(d, largest));
     auto e = exp_of(d, hn::Mul(centred, hn::Set(d, scale)));
     if (count < hn::Lanes(d)) e = hn::IfThenElseZero(hn::FirstN(d, count), e);
@@ -42,7 +42,7 @@ float exponentials(float* x, std::uint64_t n, float scale, float largest) {
 
 /// The sum alone.
 float exponential_sum(const float* x, std::uint64_t n, float largest) {
-  return LaneSum::over(n, [&](auto d, std::uint64_t i, std::uint64_t count) {
+  return lane_sum(n, [&](auto d, std::uint64_t i, std::uint64_t count) {
     auto e = exp_of(d, hn::Sub(load_part(d, x + i, count), hn::Set(d, largest)));
     if (count < hn::Lanes(d)) e = hn::IfThenElseZero(hn::FirstN(d, count), e);
     return e;
@@ -56,52 +56,30 @@ void scaled_copy(T* out, const float* x, std::uint64_t n, float factor) {
   });
 }
 
-template <class T>
-float softmax_to(T* out, float* scores, std::uint64_t valid, std::uint64_t n, float scale) {
+float softmax_of(float* scores, std::uint64_t valid, std::uint64_t n, float scale) {
   const float largest = row_maximum(scores, valid);
   const float sum = exponentials(scores, valid, scale, largest);
-  scaled_copy(out, scores, valid, 1.0f / sum);
-  std::fill(out + valid, out + n, T{});
+  scaled_copy(scores, scores, valid, 1.0f / sum);
+  std::fill(scores + valid, scores + n, 0.0f);
   return scale * largest + std::log(sum);
 }
 
-float softmax_any(float* scores, Bf16* narrow, std::uint64_t valid, std::uint64_t n, float scale) {
-  return narrow == nullptr ? softmax_to(scores, scores, valid, n, scale)
-                           : softmax_to(narrow, scores, valid, n, scale);
-}
-
-template <class T>
-void gradient_to(T* p_out, T* ds_out, const AttentionGradientRow& r) {
+void gradient_of(const AttentionGradientRow& r) {
   each_vector(r.valid, [&](auto d, std::uint64_t i, std::uint64_t count) {
     const auto s = load_part(d, r.scores + i, count);
     const auto p = exp_of(d, hn::MulSub(s, hn::Set(d, r.scale), hn::Set(d, r.lse)));
     const auto centred = hn::Sub(load_part(d, r.gradients + i, count), hn::Set(d, r.delta));
-    put_part(d, p, p_out + i, count);
-    put_part(d, hn::Mul(hn::Mul(p, hn::Set(d, r.scale)), centred), ds_out + i, count);
+    put_part(d, p, r.scores + i, count);
+    put_part(d, hn::Mul(hn::Mul(p, hn::Set(d, r.scale)), centred), r.gradients + i, count);
   });
-  std::fill(p_out + r.valid, p_out + r.n, T{});
-  std::fill(ds_out + r.valid, ds_out + r.n, T{});
+  std::fill(r.scores + r.valid, r.scores + r.n, 0.0f);
+  std::fill(r.gradients + r.valid, r.gradients + r.n, 0.0f);
 }
 
-void gradient_any(const AttentionGradientRow& r) {
-  if (r.narrow_scores == nullptr) {
-    gradient_to(r.scores, r.gradients, r);
-  } else {
-    gradient_to(r.narrow_scores, r.narrow_gradients, r);
-  }
-}
-
-template <class T>
-float dot_of(const T* a, const T* b, std::uint64_t n) {
-  return LaneSum::over(n, [&](auto d, std::uint64_t i, std::uint64_t count) {
+float dot_of(const float* a, const float* b, std::uint64_t n) {
+  return lane_sum(n, [&](auto d, std::uint64_t i, std::uint64_t count) {
     return hn::Mul(load_part(d, a + i, count), load_part(d, b + i, count));
   });
-}
-float dot_f32(const float* a, const float* b, std::uint64_t n) {
-  return dot_of(a, b, n);
-}
-float dot_bf16(const Bf16* a, const Bf16* b, std::uint64_t n) {
-  return dot_of(a, b, n);
 }
 
 double loss_of(const float* logits, std::uint64_t n, std::uint64_t target) {
@@ -148,27 +126,22 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace troupe::kernels::cpu {
 
-HWY_EXPORT(softmax_any);
-HWY_EXPORT(gradient_any);
-HWY_EXPORT(dot_f32);
-HWY_EXPORT(dot_bf16);
+HWY_EXPORT(softmax_of);
+HWY_EXPORT(gradient_of);
+HWY_EXPORT(dot_of);
 HWY_EXPORT(loss_of);
 HWY_EXPORT(loss_gradient_of);
 HWY_EXPORT(narrow);
 HWY_EXPORT(widen);
 
-float softmax_row(
-    float* scores, Bf16* narrow_to, std::uint64_t valid, std::uint64_t n, float scale) {
-  return HWY_DYNAMIC_DISPATCH(softmax_any)(scores, narrow_to, valid, n, scale);
+float softmax_row(float* scores, std::uint64_t valid, std::uint64_t n, float scale) {
+  return HWY_DYNAMIC_DISPATCH(softmax_of)(scores, valid, n, scale);
 }
 void attention_gradient_row(const AttentionGradientRow& row) {
-  HWY_DYNAMIC_DISPATCH(gradient_any)(row);
+  HWY_DYNAMIC_DISPATCH(gradient_of)(row);
 }
 float dot(const float* a, const float* b, std::uint64_t n) {
-  return HWY_DYNAMIC_DISPATCH(dot_f32)(a, b, n);
-}
-float dot(const Bf16* a, const Bf16* b, std::uint64_t n) {
-  return HWY_DYNAMIC_DISPATCH(dot_bf16)(a, b, n);
+  return HWY_DYNAMIC_DISPATCH(dot_of)(a, b, n);
 }
 double row_loss(const float* logits, std::uint64_t n, std::uint64_t target) {
   return HWY_DYNAMIC_DISPATCH(loss_of)(logits, n, target);

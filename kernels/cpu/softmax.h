@@ -7,17 +7,15 @@
 
 namespace troupe::kernels::cpu {
 
-/// p[i] = softmax(scale * scores)[i] for i < valid, 0 for valid <= i < n. Writes p over the scores,
-/// or to `narrow` where that is not null. Returns the log-sum-exp of scale * scores.
-float softmax_row(float* scores, Bf16* narrow, std::uint64_t valid, std::uint64_t n, float scale);
+/// scores[i] = softmax(scale * scores)[i] for i < valid, 0 for valid <= i < n. Returns the
+/// log-sum-exp of scale * scores.
+float softmax_row(float* scores, std::uint64_t valid, std::uint64_t n, float scale);
 
-/// One row of attention's backward. In: raw scores, dp = dout . v. Out: p = exp(scale * score -
-/// lse) and ds = p (dp - delta) scale, 0 from `valid` on; in place, or to the narrow rows.
+/// One row of attention's backward. In: raw scores, and gradients = dout . v. Out: scores become p
+/// = exp(scale * score - lse), gradients p (gradient - delta) scale; both 0 from `valid` on.
 struct AttentionGradientRow {
   float* scores;
   float* gradients;
-  Bf16* narrow_scores;     ///< null: in place
-  Bf16* narrow_gradients;  ///< null: in place
   std::uint64_t valid, n;
   float scale, lse, delta;
 };
@@ -25,7 +23,6 @@ void attention_gradient_row(const AttentionGradientRow& row);
 
 /// Sum of a[i] * b[i].
 float dot(const float* a, const float* b, std::uint64_t n);
-float dot(const Bf16* a, const Bf16* b, std::uint64_t n);
 
 /// -log softmax(logits)[target].
 double row_loss(const float* logits, std::uint64_t n, std::uint64_t target);

@@ -20,7 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Wide = hn::ScalableTag<float>;
 /// The lanes of every sum, on every target.
-inline constexpr std::size_t sum_lanes = 8;
+inline constexpr std::uint64_t sum_lanes = 64;
 
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const float* p) {
@@ -84,21 +84,33 @@ HWY_INLINE V sigmoid_of(D d, V x) {
   return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(x))));
 }
 
-/// Loads and stores of the first `count` lanes, so that tails run the same instructions.
-template <class D, class T>
-HWY_INLINE hn::Vec<D> load_part(D d, const T* p, std::size_t count) {
+/// Loads and stores of the first `count` lanes, so that tails run the same instructions. Lanes
+/// beyond are loaded as 0.
+template <class D>
+HWY_INLINE hn::Vec<D> load_part(D d, const float* p, std::uint64_t count) {
+  return count >= hn::Lanes(d) ? load(d, p) : hn::MaskedLoad(hn::FirstN(d, count), d, p);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_part(D d, const Bf16* p, std::uint64_t count) {
   if (count >= hn::Lanes(d)) return load(d, p);
-  HWY_ALIGN T padded[HWY_MAX_BYTES / 4] = {};
-  for (std::size_t i = 0; i < count; ++i) padded[i] = p[i];
+  HWY_ALIGN Bf16 padded[HWY_MAX_BYTES / 4] = {};
+  for (std::uint64_t i = 0; i < count; ++i) padded[i] = p[i];
   return load(d, padded);
 }
 
-template <class D, class T>
-HWY_INLINE void put_part(D d, hn::Vec<D> v, T* p, std::size_t count) {
+template <class D>
+HWY_INLINE void put_part(D d, hn::Vec<D> v, float* p, std::uint64_t count) {
   if (count >= hn::Lanes(d)) return put(d, v, p);
-  HWY_ALIGN T padded[HWY_MAX_BYTES / 4];
+  hn::BlendedStore(v, hn::FirstN(d, count), d, p);
+}
+
+template <class D>
+HWY_INLINE void put_part(D d, hn::Vec<D> v, Bf16* p, std::uint64_t count) {
+  if (count >= hn::Lanes(d)) return put(d, v, p);
+  HWY_ALIGN Bf16 padded[HWY_MAX_BYTES / 4];
   put(d, v, padded);
-  for (std::size_t i = 0; i < count; ++i) p[i] = padded[i];
+  for (std::uint64_t i = 0; i < count; ++i) p[i] = padded[i];
 }
 
 /// Calls f(d, i, count) for i = 0, lanes, 2 lanes, ...; count < lanes only in the last call.
@@ -111,61 +123,38 @@ HWY_INLINE void each_vector(std::uint64_t n, F&& f) {
   if (i < n) f(d, i, n - i);
 }
 
-/// Sums over fixed lanes: four accumulators of eight, added up as one written-out tree, so that
-/// every target and every tail gives the same bits.
-class LaneSum {
- public:
-  using D = hn::CappedTag<float, sum_lanes>;
-
-  /// Sum of f over the elements [0, n): f(d, i, count) gives a vector, 0 in lanes >= count.
-  template <class F>
-  static HWY_INLINE float over(std::uint64_t n, F&& f) {
-    const D d;
-    if (hn::Lanes(d) != sum_lanes) return over_narrow(n, f);
-    auto a = hn::Zero(d), b = a, c = a, e = a;
-    std::uint64_t i = 0;
-    for (; i + 4 * sum_lanes <= n; i += 4 * sum_lanes) {
-      a = hn::Add(a, f(d, i, sum_lanes));
-      b = hn::Add(b, f(d, i + sum_lanes, sum_lanes));
-      c = hn::Add(c, f(d, i + 2 * sum_lanes, sum_lanes));
-      e = hn::Add(e, f(d, i + 3 * sum_lanes, sum_lanes));
+/// Sum of f over the elements [0, n): f(d, i, count) gives a vector, 0 in lanes >= count. Element i
+/// goes to accumulator i mod 64 and the accumulators are added up by halves, so that every target
+/// and every tail adds in the same order.
+template <class F>
+HWY_INLINE float lane_sum(std::uint64_t n, F&& f) {
+  const Wide d;
+  constexpr std::uint64_t lanes = hn::MaxLanes(Wide());
+  constexpr std::uint64_t vectors = sum_lanes / lanes;
+  hn::Vec<Wide> sums[vectors];
+  for (auto& sum : sums) sum = hn::Zero(d);
+  std::uint64_t i = 0;
+  for (; i + sum_lanes <= n; i += sum_lanes) {
+#pragma GCC unroll 8
+    for (std::uint64_t j = 0; j < vectors; ++j) {
+      sums[j] = hn::Add(sums[j], f(d, i + j * lanes, lanes));
     }
-    const auto tail = [&](std::uint64_t at) {
-      return at < n ? f(d, at, std::min<std::uint64_t>(sum_lanes, n - at)) : hn::Zero(d);
-    };
-    if (i < n) {
-      a = hn::Add(a, tail(i));
-      b = hn::Add(b, tail(i + sum_lanes));
-      c = hn::Add(c, tail(i + 2 * sum_lanes));
-      e = hn::Add(e, tail(i + 3 * sum_lanes));
-    }
-    HWY_ALIGN float sums[sum_lanes];
-    hn::Store(hn::Add(hn::Add(a, c), hn::Add(b, e)), d, sums);
-    return tree(sums);
   }
-
- private:
-  static HWY_INLINE float tree(const float* b) {
-    return ((b[0] + b[4]) + (b[2] + b[6])) + ((b[1] + b[5]) + (b[3] + b[7]));
+  for (std::uint64_t j = 0; i < n; i += lanes, ++j) {
+    sums[j] = hn::Add(sums[j], f(d, i, std::min(lanes, n - i)));
   }
-  /// The same additions where vectors have four lanes or fewer.
-  template <class F>
-  static HWY_INLINE float over_narrow(std::uint64_t n, F&& f) {
-    const D d;
-    const std::uint64_t lanes = hn::Lanes(d);
-    HWY_ALIGN float sums[4 * sum_lanes] = {};
-    HWY_ALIGN float values[sum_lanes];
-    for (std::uint64_t i = 0; i < n; i += lanes) {
-      hn::Store(f(d, i, std::min<std::uint64_t>(lanes, n - i)), d, values);
-      for (std::uint64_t j = 0; j < lanes; ++j) sums[(i + j) % (4 * sum_lanes)] += values[j];
-    }
-    HWY_ALIGN float b[sum_lanes];
-    for (std::size_t j = 0; j < sum_lanes; ++j) {
-      b[j] = (sums[j] + sums[j + 2 * sum_lanes]) + (sums[j + sum_lanes] + sums[j + 3 * sum_lanes]);
-    }
-    return tree(b);
+#pragma GCC unroll 8
+  for (std::uint64_t width = vectors / 2; width > 0; width /= 2) {
+#pragma GCC unroll 8
+    for (std::uint64_t j = 0; j < width; ++j) sums[j] = hn::Add(sums[j], sums[j + width]);
   }
-};
+  HWY_ALIGN float parts[lanes];
+  hn::Store(sums[0], d, parts);
+  for (std::uint64_t width = lanes / 2; width > 0; width /= 2) {
+    for (std::uint64_t j = 0; j < width; ++j) parts[j] += parts[j + width];
+  }
+  return parts[0];
+}
 
 }  // namespace troupe::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
