@@ -158,7 +158,7 @@ constexpr ConfigKey keys[] = {
     {"node.device", "memory", size, optional, "\"24 MiB\"", 1, 1e16, "",
      "Hard cap of the device's memory. Needed by cpu devices; absent for an emulated one: the "
      "catalogue's times emulation.memory_scale."},
-    {"node.device", "threads", integer, has_default, "1", 1, 1024, "",
+    {"node.device", "threads", integer, has_default, "1", 1, 16, "",
      "Compute threads of the device."},
 
     {"emulation", "time_scale", number, has_default, "1.0", 1e-6, 1e12, "",

@@ -1,0 +1,40 @@
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <ostream>
+
+#include "apps/config_arguments.h"
+
+namespace troupe {
+namespace {
+
+ExitCode check(const ConfigArguments& arguments, const Console& console) {
+  const auto loaded = load(arguments, console);
+  if (!loaded) return report_error(loaded.error(), console);
+  const RunSpec& spec = loaded->spec;
+  console.out << fmt::format(
+      "{}: holds\n"
+      "  model    {} parameters in {} layers\n"
+      "  step     {} tokens: {} sequences of {} in {} microbatches\n"
+      "  cluster  {} devices in {} nodes\n",
+      arguments.file, parameter_count(spec.model), layer_count(spec.model),
+      std::uint64_t{spec.shape.batch_size} * spec.shape.sequence_length, spec.shape.batch_size,
+      spec.shape.sequence_length, spec.shape.microbatch_count, spec.cluster.devices.size(),
+      spec.cluster.nodes.size());
+  return ExitCode::success;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, ChosenCommand& chosen) {
+  CLI::App* command = app.add_subcommand("check", "Read a configuration and report every problem");
+  const auto arguments = add_config_arguments(*command);
+  command->footer(
+      "Examples:\n"
+      "  troupe check conf/demo.toml\n"
+      "  troupe check conf/demo.toml --set training.compute=bf16");
+  command->callback([arguments, &chosen] {
+    chosen.body = [arguments](const Console& console) { return check(*arguments, console); };
+  });
+}
+
+}  // namespace troupe

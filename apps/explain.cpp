@@ -1,0 +1,47 @@
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <ostream>
+
+#include "apps/config_schema.h"
+#include "apps/program.h"
+
+namespace troupe {
+namespace {
+
+ExitCode explain_key(const std::string& key, const Console& console) {
+  if (key.empty()) {
+    console.out << explain_all();
+    return ExitCode::success;
+  }
+  if (const auto page = explain(key)) {
+    console.out << *page;
+    return ExitCode::success;
+  }
+  std::vector<std::string> known;
+  for (const ConfigKey& entry : config_keys()) {
+    known.push_back(path_of(entry));
+    known.emplace_back(entry.name);
+  }
+  for (const ConfigTable& table : config_tables()) known.emplace_back(table.name);
+  return report_error({ErrorCode::invalid_input, fmt::format("there is no key \"{}\"; nearest: {}",
+                                                             key, nearest_of_all(key, known))},
+                      console);
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, ChosenCommand& chosen) {
+  CLI::App* command = app.add_subcommand("explain", "Say what a configuration key means");
+  const auto key = std::make_shared<std::string>();
+  command->add_option("KEY", *key, "A key or a table; absent: all of them");
+  command->footer(
+      "Examples:\n"
+      "  troupe explain                 all keys, one line each\n"
+      "  troupe explain plan            the keys of a table\n"
+      "  troupe explain run.steps       one key");
+  command->callback([=, &chosen] {
+    chosen.body = [=](const Console& console) { return explain_key(*key, console); };
+  });
+}
+
+}  // namespace troupe

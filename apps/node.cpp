@@ -1,0 +1,59 @@
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <csignal>
+#include <ostream>
+
+#include "actors/launch.h"
+#include "apps/program.h"
+
+namespace troupe {
+namespace {
+
+volatile std::sig_atomic_t interrupts = 0;
+
+/// The run ends its nodes in order after the first Ctrl-C, which reaches every process of a
+/// terminal; the second one ends this process at once.
+extern "C" void note_interrupt(int) {
+  interrupts = interrupts + 1;
+  if (interrupts > 1) _exit(130);
+}
+
+ExitCode serve(const std::string& address, const std::string& name, const Console& console) {
+  const auto colon = address.rfind(':');
+  unsigned port = 0;
+  bool holds = colon != std::string::npos && colon > 0;
+  if (holds) {
+    const char* end = address.data() + address.size();
+    const auto parsed = std::from_chars(address.data() + colon + 1, end, port);
+    holds = parsed.ec == std::errc{} && parsed.ptr == end && port > 0 && port <= 65535;
+  }
+  if (!holds)
+    return report_error(
+        {ErrorCode::invalid_input,
+         fmt::format("--join {}: not host:port with a port from 1 to 65535; write it "
+                     "like 127.0.0.1:7000",
+                     address)},
+        console);
+  std::signal(SIGINT, note_interrupt);
+  const Status done = run_node(address.substr(0, colon), static_cast<std::uint16_t>(port), name);
+  return done ? ExitCode::success : report_error(done.error(), console);
+}
+
+}  // namespace
+
+void add_node(CLI::App& app, ChosenCommand& chosen) {
+  CLI::App* command = app.add_subcommand("node", "Serve a run as one of its nodes");
+  const auto address = std::make_shared<std::string>();
+  const auto name = std::make_shared<std::string>();
+  command->add_option("--join", *address, "Where the run listens, HOST:PORT")->required();
+  command->add_option("--name", *name, "Which [[node]] of the configuration this is")->required();
+  command->footer("Examples:\n  troupe node --join 127.0.0.1:7000 --name turing");
+  command->callback([=, &chosen] {
+    chosen.body = [=](const Console& console) { return serve(*address, *name, console); };
+  });
+}
+
+}  // namespace troupe

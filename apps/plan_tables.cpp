@@ -1,0 +1,106 @@
+#include "apps/plan_tables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe {
+namespace {
+
+TableCell bytes_cell(Bytes bytes) {
+  return {bytes == 0 ? "-" : format_bytes(bytes), bytes};
+}
+
+const DeviceRow* row_of(const MeasuredRun& measured, std::size_t device) {
+  for (const DeviceRow& row : measured.devices)
+    if (row.device.index() == device) return &row;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string layers_text(const LayerRange& layers) {
+  return layers.size() == 1 ? fmt::format("{}", layers.first)
+                            : fmt::format("{}-{}", layers.first, layers.last - 1);
+}
+
+MeasuredRun measure_steps(const std::vector<StepRow>& steps) {
+  MeasuredRun out;
+  // The first step touches its memory for the first time; it is left out where there are others.
+  std::vector<const StepRow*> rows;
+  for (const StepRow& step : steps) rows.push_back(&step);
+  if (rows.size() > 1) rows.erase(rows.begin());
+  if (rows.empty()) return out;
+  const auto middle = rows.begin() + static_cast<std::ptrdiff_t>(rows.size() / 2);
+  std::nth_element(rows.begin(), middle, rows.end(),
+                   [](const StepRow* a, const StepRow* b) { return a->seconds < b->seconds; });
+  out.step = (*middle)->seconds;
+  out.devices = (*middle)->devices;
+  for (const StepRow& step : steps)
+    for (const DeviceRow& device : step.devices)
+      for (DeviceRow& known : out.devices)
+        if (known.device == device.device) known.peak = std::max(known.peak, device.peak);
+  return out;
+}
+
+Table stage_table(const Plan& plan, const ClusterSpec& cluster) {
+  Table table({{"stage", "stage", true},
+               {"layers", "layers", false},
+               {"count", "layer_count", true},
+               {"device", "device", false},
+               {"in flight", "in_flight", true}});
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const StagePlan& stage = plan.stages[s];
+    const std::string layers = layers_text(stage.layers);
+    const std::string& device = cluster.devices.at(stage.device.index()).name;
+    const std::uint32_t flight = s < plan.in_flight.size() ? plan.in_flight[s] : 0;
+    table.add({{fmt::format("{}", s), s},
+               {layers, layers},
+               {fmt::format("{}", stage.layers.size()), stage.layers.size()},
+               {device, device},
+               {fmt::format("{}", flight), flight}});
+  }
+  return table;
+}
+
+Table device_table(const Plan& plan, const ClusterSpec& cluster, const MeasuredRun& measured) {
+  std::vector<TableColumn> columns{{"device", "device", false},
+                                   {"weights", "weights_bytes", true},
+                                   {"gradients", "gradients_bytes", true},
+                                   {"optimizer", "optimizer_bytes", true},
+                                   {"activations", "activations_bytes", true},
+                                   {"workspace", "workspace_bytes", true},
+                                   {"transfer", "transfer_bytes", true},
+                                   {"predicted peak", "predicted_peak_bytes", true},
+                                   {"cap", "cap_bytes", true},
+                                   {"headroom", "headroom_bytes", true}};
+  const bool with_measured = !measured.devices.empty();
+  if (with_measured)
+    columns.insert(columns.begin() + 8, {"measured peak", "measured_peak_bytes", true});
+  Table table(columns);
+  for (std::size_t d = 0; d < cluster.devices.size(); ++d) {
+    const DeviceSpec& device = cluster.devices[d];
+    const MemoryPlan memory = d < plan.memory.size() ? plan.memory[d] : MemoryPlan{};
+    const Bytes total = memory.total();
+    const Bytes room = device.memory > total ? device.memory - total : 0;
+    std::vector<TableCell> row{{device.name, device.name},
+                               bytes_cell(memory.weights),
+                               bytes_cell(memory.gradients),
+                               bytes_cell(memory.optimizer),
+                               bytes_cell(memory.activations),
+                               bytes_cell(memory.workspace),
+                               bytes_cell(memory.transfer),
+                               bytes_cell(total),
+                               {format_bytes(device.memory), device.memory},
+                               {format_bytes(room), room}};
+    if (with_measured) {
+      const DeviceRow* played = row_of(measured, d);
+      row.insert(row.begin() + 8,
+                 played == nullptr ? TableCell{"-", nullptr} : bytes_cell(played->peak));
+    }
+    table.add(std::move(row));
+  }
+  return table;
+}
+
+}  // namespace troupe

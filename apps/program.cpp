@@ -1,0 +1,126 @@
+#include "apps/program.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <ostream>
+#include <sstream>
+
+#include "apps/config_schema.h"
+
+namespace troupe {
+namespace {
+
+std::vector<std::string> subcommand_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  return names;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
+  return out;
+}
+
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+/// The first thing that no (sub)command knows, with the nearest one that it does know.
+std::string unknown_word(CLI::App& root, const std::vector<std::string>& arguments) {
+  CLI::App* app = &root;
+  std::string path = "troupe";
+  for (const std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (argument.rfind("--", 0) == 0) {
+      const std::string flag = argument.substr(0, argument.find('='));
+      const auto known = flags_of(*app);
+      if (std::find(known.begin(), known.end(), flag) == known.end()) {
+        const std::string near = nearest_of_all(flag, known);
+        return path + " has no flag " + flag + (near.empty() ? "" : "; did you mean " + near + "?");
+      }
+      continue;
+    }
+    const auto names = subcommand_names(*app);
+    if (names.empty() || argument.rfind('-', 0) == 0) continue;
+    const auto found = std::find(names.begin(), names.end(), argument);
+    if (found == names.end()) {
+      const auto near = nearest(argument, names);
+      return path + " has no command \"" + argument + "\"; " +
+             (near ? "did you mean " + *near + "?" : "there are " + joined(names));
+    }
+    app = app->get_subcommand(argument);
+    path += " " + argument;
+  }
+  return "";
+}
+
+void setup(CLI::App& app, ChosenCommand& chosen) {
+  app.name("troupe");
+  app.require_subcommand(1);
+  app.set_help_flag("-h,--help", "Say what this is and how it is called");
+  app.footer(
+      "Examples:\n"
+      "  troupe train conf/demo.toml                      train, leaving everything in runs/demo\n"
+      "  troupe train conf/demo.toml --set run.steps=20   with one setting changed\n"
+      "  troupe plan conf/demo.toml --explain             what would run where, and why\n"
+      "  troupe explain run.steps                         what a configuration key means\n"
+      "\nExit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 does not fit.");
+  add_train(app, chosen);
+  add_node(app, chosen);
+  add_plan(app, chosen);
+  add_check(app, chosen);
+  add_generate(app, chosen);
+  add_checkpoint(app, chosen);
+  add_data(app, chosen);
+  add_explain(app, chosen);
+  add_version(app, chosen);
+}
+
+}  // namespace
+
+ExitCode report_error(const Error& error, const Console& console) {
+  std::stringstream lines(error.text);
+  for (std::string line; std::getline(lines, line);) console.err << "error: " << line << '\n';
+  if (error.text.empty()) console.err << "error: " << to_string(error.code) << '\n';
+  switch (error.code) {
+    case ErrorCode::invalid_input: return ExitCode::usage;
+    case ErrorCode::does_not_fit: return ExitCode::does_not_fit;
+    default: return ExitCode::failure;
+  }
+}
+
+int run_program(const std::vector<std::string>& arguments, const Console& console) {
+  CLI::App app("Trains transformers on machines whose devices differ in speed and memory.");
+  ChosenCommand chosen;
+  setup(app, chosen);
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    CLI::App* asked = &app;
+    for (bool deeper = true; deeper;) {
+      deeper = false;
+      for (CLI::App* sub : asked->get_subcommands())
+        if (sub->parsed()) {
+          asked = sub;
+          deeper = true;
+          break;
+        }
+    }
+    console.out << asked->help();
+    return static_cast<int>(ExitCode::success);
+  } catch (const CLI::ParseError& error) {
+    const std::string unknown = unknown_word(app, arguments);
+    console.err << "error: " << (unknown.empty() ? error.what() : unknown) << '\n';
+    if (unknown.empty()) console.err << "error: troupe --help shows how it is called\n";
+    return static_cast<int>(ExitCode::usage);
+  }
+  EXPECTS(chosen.body != nullptr);  // a subcommand is required, and each sets it
+  return static_cast<int>(chosen.body(console));
+}
+
+}  // namespace troupe

@@ -1,0 +1,143 @@
+#include "apps/run_folder.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string hex(std::uint64_t bits) {
+  return fmt::format("{:016x}", bits);
+}
+
+nlohmann::json finite(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
+}
+
+Error cannot(const std::string& what, const fs::path& path, const std::string& why) {
+  return {ErrorCode::io, fmt::format("cannot {} {}: {}", what, path.string(), why)};
+}
+
+}  // namespace
+
+std::string metrics_line(const StepRow& row, const ClusterSpec& cluster) {
+  nlohmann::ordered_json line;
+  line["step"] = row.step;
+  line["loss"] = finite(row.loss());
+  line["loss_bits"] = hex(row.loss_bits);
+  line["gradient_norm"] = finite(row.gradient_norm());
+  line["gradient_norm_bits"] = hex(row.gradient_norm_bits);
+  if (row.has_state_hash) line["state_hash"] = hex(row.state_hash);
+  line["skipped"] = row.skipped;
+  line["learning_rate"] = row.learning_rate;
+  line["tokens"] = row.tokens;
+  line["seconds"] = row.seconds;
+  line["tokens_per_second"] = row.seconds > 0 ? static_cast<double>(row.tokens) / row.seconds : 0.0;
+  auto devices = nlohmann::ordered_json::array();
+  for (const DeviceRow& device : row.devices) {
+    const std::size_t index = device.device.index();
+    devices.push_back(
+        {{"device", index < cluster.devices.size() ? cluster.devices[index].name : ""},
+         {"busy_seconds", device.busy},
+         {"peak_bytes", device.peak},
+         {"allocations", device.allocations}});
+  }
+  line["devices"] = devices;
+  return line.dump();
+}
+
+std::string metrics_line(const EvaluationRow& row) {
+  nlohmann::ordered_json line;
+  line["step"] = row.step;
+  line["validation_loss"] = finite(row.loss);
+  line["validation_tokens"] = row.tokens;
+  return line.dump();
+}
+
+std::string event_line(const RunEvent& event) {
+  nlohmann::ordered_json line;
+  line["event"] = event.kind;
+  line["text"] = event.text;
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Status RunFolder::check_unused(const fs::path& folder) {
+  std::error_code failure;
+  if (fs::exists(folder / "metrics.jsonl", failure) || fs::exists(folder / "config.toml", failure))
+    return Error{
+        ErrorCode::invalid_input,
+        fmt::format("{} holds a run already; go on with --resume, or take another name with "
+                    "--set run.name=NAME",
+                    folder.string())};
+  return {};
+}
+
+Result<RunFolder> RunFolder::create(const fs::path& folder) {
+  TROUPE_TRY(check_unused(folder));
+  std::error_code failure;
+  fs::create_directories(folder, failure);
+  if (failure) return cannot("make", folder, failure.message());
+  RunFolder run(folder);
+  TROUPE_TRY(run.open_logs());
+  return run;
+}
+
+Result<RunFolder> RunFolder::reopen(const fs::path& folder, std::uint64_t step) {
+  std::error_code failure;
+  fs::create_directories(folder, failure);
+  if (failure) return cannot("make", folder, failure.message());
+  RunFolder run(folder);
+  std::string kept;
+  {
+    std::ifstream old(folder / "metrics.jsonl");
+    for (std::string line; std::getline(old, line);) {
+      const auto row = nlohmann::json::parse(line, nullptr, false);
+      // A line that a crash cut off, and steps that will be done again.
+      if (!row.is_object() || !row.contains("step") || !row["step"].is_number_unsigned()) continue;
+      if (row["step"].get<std::uint64_t>() <= step) kept += line + "\n";
+    }
+  }
+  TROUPE_TRY(run.write("metrics.jsonl", kept));
+  TROUPE_TRY(run.open_logs());
+  return run;
+}
+
+Status RunFolder::open_logs() {
+  metrics_.open(path_ / "metrics.jsonl", std::ios::app);
+  events_.open(path_ / "events.jsonl", std::ios::app);
+  if (!metrics_) return cannot("write", path_ / "metrics.jsonl", "it cannot be opened");
+  if (!events_) return cannot("write", path_ / "events.jsonl", "it cannot be opened");
+  return {};
+}
+
+Status RunFolder::write(const std::string& name, const std::string& text) const {
+  const fs::path target = path_ / name;
+  const fs::path part = path_ / ("." + name + ".part");
+  std::ofstream file(part, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) return cannot("write", part, "the disk may be full");
+  std::error_code failure;
+  fs::rename(part, target, failure);
+  if (failure) return cannot("replace", target, failure.message());
+  return {};
+}
+
+Status RunFolder::add_metrics(const std::string& line) {
+  metrics_ << line << '\n' << std::flush;
+  if (!metrics_) return cannot("write", path_ / "metrics.jsonl", "the disk may be full");
+  return {};
+}
+
+Status RunFolder::add_event(const std::string& line) {
+  events_ << line << '\n' << std::flush;
+  if (!events_) return cannot("write", path_ / "events.jsonl", "the disk may be full");
+  return {};
+}
+
+}  // namespace troupe

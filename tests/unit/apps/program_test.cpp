@@ -1,0 +1,116 @@
+#include "apps/program.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/config_schema.h"
+#include "tests/support/catch.h"
+
+namespace troupe {
+namespace {
+
+struct Outcome {
+  int code = 0;
+  std::string out, err;
+};
+
+Outcome call(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  std::ostringstream err;
+  const int code = run_program(arguments, {out, err, false});
+  return {code, out.str(), err.str()};
+}
+
+}  // namespace
+
+TEST_CASE("every help page has examples") {
+  const std::vector<std::vector<std::string>> pages{{},
+                                                    {"train"},
+                                                    {"node"},
+                                                    {"plan"},
+                                                    {"check"},
+                                                    {"generate"},
+                                                    {"checkpoint"},
+                                                    {"checkpoint", "ls"},
+                                                    {"checkpoint", "verify"},
+                                                    {"checkpoint", "import"},
+                                                    {"checkpoint", "export"},
+                                                    {"data"},
+                                                    {"data", "show"},
+                                                    {"explain"},
+                                                    {"version"}};
+  for (auto page : pages) {
+    page.emplace_back("--help");
+    const Outcome outcome = call(page);
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 0);
+    CHECK(outcome.err.empty());
+    CHECK(outcome.out.find("Examples:\n") != std::string::npos);
+    if (page.size() > 1) CHECK(outcome.out.find("troupe " + page[0]) != std::string::npos);
+  }
+}
+
+TEST_CASE("what is misspelt is named with the nearest right thing, exit code 2") {
+  CHECK(call({"trian", "c.toml"}).err ==
+        "error: troupe has no command \"trian\"; did you mean train?\n");
+  CHECK(call({"checkpoint", "verfy"}).err ==
+        "error: troupe checkpoint has no command \"verfy\"; did you mean verify?\n");
+  CHECK(call({"train", "conf/demo.toml", "--rezume"}).err ==
+        "error: troupe train has no flag --rezume; did you mean --resume?\n");
+  CHECK(call({"plan", "conf/demo.toml", "--jsn=1"}).err ==
+        "error: troupe plan has no flag --jsn; did you mean --json?\n");
+  for (const auto& arguments :
+       std::vector<std::vector<std::string>>{{"trian"},
+                                             {},
+                                             {"train"},
+                                             {"node"},
+                                             {"generate", "x"},
+                                             {"data", "show", "x", "--step", "0"}}) {
+    const Outcome outcome = call(arguments);
+    CHECK(outcome.code == 2);
+    CHECK(outcome.err.rfind("error: ", 0) == 0);
+    CHECK(outcome.out.empty());
+  }
+}
+
+TEST_CASE("a broken configuration is refused by every command, exit code 2, nothing created") {
+  const std::string file = "tests/golden/config/broken/many_problems.toml";
+  for (const char* command : {"check", "plan", "train"}) {
+    const Outcome outcome = call({command, file});
+    CHECK(outcome.code == 2);
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 5);
+    CHECK(outcome.err.find("error: " + file + ":3:9: run.steps = 0") == 0);
+  }
+  CHECK(call({"check", "conf/nowhere.toml"}).code == 2);
+  CHECK_FALSE(std::filesystem::exists("runs/tiny"));
+}
+
+TEST_CASE("check accepts a good configuration and overrides") {
+  const Outcome outcome =
+      call({"check", "conf/cpu_only.toml", "--set", "run.steps=7", "--set", "run.seed=3"});
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.out.find("conf/cpu_only.toml: holds") == 0);
+  CHECK(call({"check", "conf/cpu_only.toml", "--set", "run.steps=no"}).err ==
+        "error: --set run.steps=no: run.steps is text, must be a whole number from 1 to "
+        "1000000000000; write for example steps = 100\n");
+}
+
+TEST_CASE("L146 explain knows every key and names the nearest of others") {
+  CHECK(call({"explain"}).out == explain_all());
+  CHECK(call({"explain", "run.steps"}).out.find("run.steps\n") == 0);
+  const Outcome unknown = call({"explain", "run.stpes"});
+  CHECK(unknown.code == 2);
+  CHECK(unknown.err == "error: there is no key \"run.stpes\"; nearest: run.steps\n");
+}
+
+TEST_CASE("version as text and as JSON") {
+  CHECK(call({"version"}).out.find("troupe ") == 0);
+  const auto json = nlohmann::json::parse(call({"version", "--json"}).out);
+  CHECK(json["program"] == "troupe");
+  CHECK_FALSE(json["version"].get<std::string>().empty());
+}
+
+}  // namespace troupe
