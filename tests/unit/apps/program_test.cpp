@@ -89,7 +89,7 @@ TEST_CASE("a broken configuration is refused by every command, exit code 2, noth
 
 TEST_CASE("check accepts a good configuration and overrides") {
   const Outcome outcome =
-      call({"check", "conf/cpu_only.toml", "--set", "run.steps=7", "--set", "run.seed=3"});
+      call({"check", "conf/cpu_only.toml", "--set", "run.steps=20", "--set", "run.seed=3"});
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   CHECK(outcome.out.find("conf/cpu_only.toml: holds") == 0);
