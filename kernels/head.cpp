@@ -99,9 +99,11 @@ double product_flops(const Tensor& x, const Tensor& table) {
 }  // namespace
 
 std::uint64_t head_tile_rows(std::uint64_t vocabulary) {
-  constexpr std::uint64_t tile_elements = std::uint64_t{1} << 24;
+  // 4 MiB of logits stay in a cache; fewer than 256 rows would read and write the table's gradient
+  // too often for what they compute.
+  constexpr std::uint64_t tile_elements = std::uint64_t{1} << 20;
   return std::clamp<std::uint64_t>(
-      std::bit_floor(tile_elements / std::max<std::uint64_t>(vocabulary, 1)), 64, 1024);
+      std::bit_floor(tile_elements / std::max<std::uint64_t>(vocabulary, 1)), 256, 1024);
 }
 
 Bytes head_workspace(std::uint64_t rows,

@@ -30,47 +30,59 @@ void product(Form form, std::uint64_t m, std::uint64_t n, std::uint64_t k, Part 
   multiply(p, a.data, b.data, c.data, nullptr);
 }
 
-/// Columns of one head over the rows of one sequence: where they are in f32, and where they belong.
-class Head {
- public:
-  /// f32 is used in place; bf16 by way of `scratch` (T, width).
-  Head(const Tensor& t,
-       std::byte* scratch,
-       std::uint64_t sequence,
-       std::uint64_t head,
-       const AttentionShape& s)
-      : tensor_(t),
-        first_(sequence * s.length),
-        column_(head * s.head_width),
-        length_(s.length),
-        width_(s.head_width) {
-    if (t.dtype == DType::f32) {
-      part_ = {row_of<float>(t, first_) + column_, t.row_stride};
-    } else {
-      part_ = {reinterpret_cast<float*>(scratch), width_};
-    }
-  }
-  const Part& part() const { return part_; }
-  /// Widens an input.
-  const Head& loaded() const {
-    if (tensor_.dtype == DType::f32) return *this;
-    for (std::uint64_t i = 0; i < length_; ++i) {
-      convert(part_.data + i * width_, row_of<Bf16>(tensor_, first_ + i) + column_, width_);
-    }
-    return *this;
-  }
-  /// Rounds a result to where it belongs.
-  void write_back() const {
-    if (tensor_.dtype == DType::f32) return;
-    for (std::uint64_t i = 0; i < length_; ++i) {
-      convert(row_of<Bf16>(tensor_, first_ + i) + column_, part_.data + i * width_, width_);
-    }
-  }
+/// Columns of one head over the rows of one sequence.
+struct Head {
+  Tensor tensor;
+  std::uint64_t row, column, length, width;
 
- private:
-  Tensor tensor_;
-  std::uint64_t first_, column_, length_, width_;
-  Part part_{};
+  Head(const Tensor& t, std::uint64_t sequence, std::uint64_t head, const AttentionShape& s)
+      : tensor(t),
+        row(sequence * s.length),
+        column(head * s.head_width),
+        length(s.length),
+        width(s.head_width) {}
+  template <class T>
+  T* at(std::uint64_t i) const {
+    return row_of<T>(tensor, row + i) + column;
+  }
+  bool f32() const { return tensor.dtype == DType::f32; }
+
+  /// A dense f32 copy in `scratch`.
+  Part gathered(float* scratch) const {
+    for (std::uint64_t i = 0; i < length; ++i) {
+      if (f32()) {
+        std::copy_n(at<float>(i), width, scratch + i * width);
+      } else {
+        convert(scratch + i * width, at<Bf16>(i), width);
+      }
+    }
+    return {scratch, width};
+  }
+  /// Where f32 results go: in place, or to `scratch` for write_from.
+  Part results(float* scratch) const {
+    return f32() ? Part{at<float>(0), tensor.row_stride} : Part{scratch, width};
+  }
+  /// f32 values in place, or a copy.
+  Part values(float* scratch) const { return f32() ? results(scratch) : gathered(scratch); }
+  void write_from(const Part& part) const {
+    for (std::uint64_t i = 0; i < length; ++i) {
+      const float* from = part.data + i * part.stride;
+      if (!f32()) {
+        convert(at<Bf16>(i), from, width);
+      } else if (from != at<float>(i)) {
+        std::copy_n(from, width, at<float>(i));
+      }
+    }
+  }
+};
+
+/// Where the parts of one lane are.
+struct Lane {
+  std::byte* base;
+  AttentionLane offsets;
+  float* at(Bytes AttentionLane::*part) const {
+    return reinterpret_cast<float*>(base + offsets.*part);
+  }
 };
 
 float score_scale(const AttentionShape& s) {
@@ -78,18 +90,18 @@ float score_scale(const AttentionShape& s) {
 }
 
 void forward_head(const AttentionForward& args,
-                  std::byte* lane,
-                  const AttentionLane& at,
+                  const Lane& lane,
                   std::uint64_t b,
                   std::uint64_t h) {
   const AttentionShape& s = args.shape;
   const std::uint64_t width = s.head_width;
   const std::uint64_t kv = h / (s.heads / s.kv_heads);
-  const Part q = Head(args.q, lane + at.q, b, h, s).loaded().part();
-  const Part k = Head(args.k, lane + at.k, b, kv, s).loaded().part();
-  const Part v = Head(args.v, lane + at.v, b, kv, s).loaded().part();
-  const Head out(args.out, lane + at.out, b, h, s);
-  const Part scores{reinterpret_cast<float*>(lane + at.scores), s.length};
+  const Part q = Head(args.q, b, h, s).gathered(lane.at(&AttentionLane::q));
+  const Part k = Head(args.k, b, kv, s).gathered(lane.at(&AttentionLane::k));
+  const Part v = Head(args.v, b, kv, s).gathered(lane.at(&AttentionLane::v));
+  const Head out(args.out, b, h, s);
+  const Part results = out.results(lane.at(&AttentionLane::out));
+  const Part scores{lane.at(&AttentionLane::scores), s.length};
   float* lse = args.lse.as<float>() + (b * s.heads + h) * s.length;
   for (std::uint64_t first = 0; first < s.length; first += attention_block) {
     const std::uint64_t rows = std::min<std::uint64_t>(attention_block, s.length - first);
@@ -98,9 +110,9 @@ void forward_head(const AttentionForward& args,
     for (std::uint64_t i = 0; i < rows; ++i) {
       lse[first + i] = softmax_row(scores.data + i * s.length, first + i + 1, keys, score_scale(s));
     }
-    product(Form::nn, rows, width, keys, scores, v, out.part().rows_from(first));
+    product(Form::nn, rows, width, keys, scores, v, results.rows_from(first));
   }
-  out.write_back();
+  out.write_from(results);
 }
 
 /// What one query head of backward reads.
@@ -131,7 +143,6 @@ void backward_head(const BackwardHead& head, const AttentionShape& s) {
       row.delta = dot(dout.rows_from(i).data, out.rows_from(i).data, width);
       attention_gradient_row(row);
     }
-    // dq of a bf16 head stands where its q stood: these rows of q are read before they are written.
     product(Form::tn_accumulate, keys, width, rows, head.gradients, q, head.dk);
     product(Form::tn_accumulate, keys, width, rows, head.scores, dout, head.dv);
     product(Form::nn, rows, width, keys, head.gradients, head.k, head.dq.rows_from(first));
@@ -140,45 +151,33 @@ void backward_head(const BackwardHead& head, const AttentionShape& s) {
 
 /// One (sequence, kv head) with its group of query heads.
 void backward_group(const AttentionBackward& args,
-                    std::byte* lane,
-                    const AttentionLane& at,
+                    const Lane& lane,
                     std::uint64_t b,
                     std::uint64_t kv) {
   const AttentionShape& s = args.shape;
   const std::uint64_t width = s.head_width;
   const std::uint64_t group = s.heads / s.kv_heads;
-  const auto area = [lane](Bytes offset) { return reinterpret_cast<float*>(lane + offset); };
   BackwardHead head{};
-  head.k = Head(args.k, lane + at.k, b, kv, s).loaded().part();
-  head.v = Head(args.v, lane + at.v, b, kv, s).loaded().part();
-  head.scores = {area(at.scores), s.length};
-  head.gradients = {area(at.gradients), s.length};
-  head.dk = {area(at.dk), width};
-  head.dv = {area(at.dv), width};
+  head.k = Head(args.k, b, kv, s).gathered(lane.at(&AttentionLane::k));
+  head.v = Head(args.v, b, kv, s).gathered(lane.at(&AttentionLane::v));
+  head.scores = {lane.at(&AttentionLane::scores), s.length};
+  head.gradients = {lane.at(&AttentionLane::gradients), s.length};
+  head.dk = {lane.at(&AttentionLane::dk), width};
+  head.dv = {lane.at(&AttentionLane::dv), width};
   std::fill_n(head.dk.data, s.length * width, 0.0f);
   std::fill_n(head.dv.data, s.length * width, 0.0f);
   for (std::uint64_t h = kv * group; h < (kv + 1) * group; ++h) {
-    const Head dq(args.dq, lane + at.q, b, h, s);
-    head.q = Head(args.q, lane + at.q, b, h, s).loaded().part();
-    head.out = Head(args.out, lane + at.out, b, h, s).loaded().part();
-    head.dout = Head(args.dout, lane + at.dout, b, h, s).loaded().part();
-    head.dq = dq.part();
+    const Head dq(args.dq, b, h, s);
+    head.q = Head(args.q, b, h, s).gathered(lane.at(&AttentionLane::q));
+    head.out = Head(args.out, b, h, s).values(lane.at(&AttentionLane::out));
+    head.dout = Head(args.dout, b, h, s).gathered(lane.at(&AttentionLane::dout));
+    head.dq = dq.results(lane.at(&AttentionLane::dq));
     head.lse = args.lse.as<float>() + (b * s.heads + h) * s.length;
     backward_head(head, s);
-    dq.write_back();
+    dq.write_from(head.dq);
   }
-  const auto write = [&](const Tensor& to, const Part& from) {
-    for (std::uint64_t i = 0; i < s.length; ++i) {
-      const std::uint64_t row = b * s.length + i;
-      if (to.dtype == DType::f32) {
-        std::copy_n(from.rows_from(i).data, width, row_of<float>(to, row) + kv * width);
-      } else {
-        convert(row_of<Bf16>(to, row) + kv * width, from.rows_from(i).data, width);
-      }
-    }
-  };
-  write(args.dk, head.dk);
-  write(args.dv, head.dv);
+  Head(args.dk, b, kv, s).write_from(head.dk);
+  Head(args.dv, b, kv, s).write_from(head.dv);
 }
 
 }  // namespace
@@ -188,8 +187,8 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   const AttentionLane at = attention_lane(s, args.q.dtype, false);
   stream.pool().run(std::uint64_t{s.sequences} * s.heads,
                     [&](std::uint64_t shard, std::uint32_t thread) {
-                      std::byte* lane = args.workspace.data + thread * at.bytes;
-                      forward_head(args, lane, at, shard / s.heads, shard % s.heads);
+                      const Lane lane{args.workspace.data + thread * at.bytes, at};
+                      forward_head(args, lane, shard / s.heads, shard % s.heads);
                     });
 }
 
@@ -198,8 +197,8 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   const AttentionLane at = attention_lane(s, args.q.dtype, true);
   stream.pool().run(std::uint64_t{s.sequences} * s.kv_heads,
                     [&](std::uint64_t shard, std::uint32_t thread) {
-                      std::byte* lane = args.workspace.data + thread * at.bytes;
-                      backward_group(args, lane, at, shard / s.kv_heads, shard % s.kv_heads);
+                      const Lane lane{args.workspace.data + thread * at.bytes, at};
+                      backward_group(args, lane, shard / s.kv_heads, shard % s.kv_heads);
                     });
 }
 

@@ -10,13 +10,16 @@ namespace troupe::kernels {
 /// Query rows of one block.
 inline constexpr std::uint64_t attention_block = 64;
 
-/// Everything is f32: a bf16 head is widened once and its results are rounded once.
+/// Everything is f32 and inputs are dense, which products read fastest: heads are gathered once,
+/// and widened where they are bf16; bf16 results are rounded once.
 struct AttentionLane {
   Bytes scores = 0;           ///< (block, T): scores, then probabilities
   Bytes gradients = 0;        ///< (block, T): their gradients; backward
   Bytes dk = 0, dv = 0;       ///< (T, head width); backward
-  Bytes q = 0, k = 0, v = 0;  ///< (T, head width); for bf16
-  Bytes out = 0, dout = 0;    ///< (T, head width); for bf16
+  Bytes q = 0, k = 0, v = 0;  ///< (T, head width)
+  Bytes out = 0;              ///< (T, head width); for bf16
+  Bytes dout = 0;             ///< (T, head width); backward
+  Bytes dq = 0;               ///< (T, head width); backward of bf16
   Bytes bytes = 0;            ///< of the whole lane
 };
 
@@ -30,18 +33,16 @@ inline AttentionLane attention_lane(const AttentionShape& s, DType type, bool ba
   const Bytes tile = attention_block * s.length;
   const Bytes head = Bytes{s.length} * s.head_width;
   lane.scores = take(tile);
-  if (backward) {
-    lane.gradients = take(tile);
-    lane.dk = take(head);
-    lane.dv = take(head);
-  }
-  if (type == DType::bf16) {
-    lane.q = take(head);
-    lane.k = take(head);
-    lane.v = take(head);
-    lane.out = take(head);
-    if (backward) lane.dout = take(head);
-  }
+  lane.q = take(head);
+  lane.k = take(head);
+  lane.v = take(head);
+  if (type == DType::bf16) lane.out = take(head);
+  if (!backward) return lane;
+  lane.gradients = take(tile);
+  lane.dk = take(head);
+  lane.dv = take(head);
+  lane.dout = take(head);
+  if (type == DType::bf16) lane.dq = take(head);
   return lane;
 }
 
