@@ -137,7 +137,9 @@ std::string report_html(const ReportInput& input) {
       to_string(input.plan.schedule_kind), input.cluster.devices.size() - input.plan.unused.size(),
       input.cluster.devices.size());
   out += tiles(input, measured);
-  out += section("Loss", loss_chart(input.steps, input.evaluations, input.unigram_loss));
+  std::vector<StepRow> all = input.earlier;
+  all.insert(all.end(), input.steps.begin(), input.steps.end());
+  out += section("Loss", loss_chart(all, input.evaluations, input.unigram_loss));
   out += section("Plan", html_table(stage_table(input.plan, input.cluster)) + "<h3>Memory</h3>\n" +
                              html_table(device_table(input.plan, input.cluster, measured)));
   out += section("One step", timelines(input));

@@ -15,6 +15,7 @@ struct ReportInput {
   RunSpec spec;
   Plan plan;
   ClusterSpec cluster;
+  std::vector<StepRow> earlier;  ///< steps before this run was resumed: for the loss curve alone
   std::vector<StepRow> steps;
   std::vector<EvaluationRow> evaluations;
   Timeline played;  ///< of `played_step`; empty: not recorded

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -17,6 +18,27 @@ std::string hex(std::uint64_t bits) {
 
 nlohmann::json finite(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
+}
+
+double number_of(const nlohmann::json& row, const char* key) {
+  const auto found = row.find(key);
+  return found != row.end() && found->is_number() ? found->get<double>() : std::nan("");
+}
+
+void remember(const nlohmann::json& row, EarlierRows& earlier) {
+  if (row.contains("validation_loss")) {
+    EvaluationRow evaluation;
+    evaluation.step = row["step"].get<std::uint64_t>();
+    evaluation.loss = number_of(row, "validation_loss");
+    earlier.evaluations.push_back(evaluation);
+    return;
+  }
+  StepRow step;
+  step.step = row["step"].get<std::uint64_t>();
+  step.loss_bits = std::bit_cast<std::uint64_t>(number_of(row, "loss"));
+  step.gradient_norm_bits = std::bit_cast<std::uint64_t>(number_of(row, "gradient_norm"));
+  step.seconds = number_of(row, "seconds");
+  earlier.steps.push_back(step);
 }
 
 Error cannot(const std::string& what, const fs::path& path, const std::string& why) {
@@ -87,7 +109,9 @@ Result<RunFolder> RunFolder::create(const fs::path& folder) {
   return run;
 }
 
-Result<RunFolder> RunFolder::reopen(const fs::path& folder, std::uint64_t step) {
+Result<RunFolder> RunFolder::reopen(const fs::path& folder,
+                                    std::uint64_t step,
+                                    EarlierRows& earlier) {
   std::error_code failure;
   fs::create_directories(folder, failure);
   if (failure) return cannot("make", folder, failure.message());
@@ -99,7 +123,9 @@ Result<RunFolder> RunFolder::reopen(const fs::path& folder, std::uint64_t step) 
       const auto row = nlohmann::json::parse(line, nullptr, false);
       // A line that a crash cut off, and steps that will be done again.
       if (!row.is_object() || !row.contains("step") || !row["step"].is_number_unsigned()) continue;
-      if (row["step"].get<std::uint64_t>() <= step) kept += line + "\n";
+      if (row["step"].get<std::uint64_t>() > step) continue;
+      kept += line + "\n";
+      remember(row, earlier);
     }
   }
   TROUPE_TRY(run.write("metrics.jsonl", kept));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "actors/launch.h"
 #include "planner/plan.h"
@@ -18,14 +19,23 @@ std::string metrics_line(const StepRow& row, const ClusterSpec& cluster);
 std::string metrics_line(const EvaluationRow& row);
 std::string event_line(const RunEvent& event);
 
+/// Rows of a run's earlier life, without their devices.
+struct EarlierRows {
+  std::vector<StepRow> steps;
+  std::vector<EvaluationRow> evaluations;
+};
+
 class RunFolder {
  public:
   /// Refuses a folder that holds a run; creates nothing.
   static Status check_unused(const std::filesystem::path& folder);
   /// A new run: refuses a folder that holds one already. Makes the folder.
   static Result<RunFolder> create(const std::filesystem::path& folder);
-  /// Goes on from `step`: rows of later steps leave metrics.jsonl, events are kept.
-  static Result<RunFolder> reopen(const std::filesystem::path& folder, std::uint64_t step);
+  /// Goes on from `step`: rows of later steps leave metrics.jsonl, events are kept. `earlier`
+  /// gets what the rows that stay say about loss and time.
+  static Result<RunFolder> reopen(const std::filesystem::path& folder,
+                                  std::uint64_t step,
+                                  EarlierRows& earlier);
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }

@@ -39,7 +39,7 @@ struct TrainArguments {
 /// a plan: what cannot run leaves nothing behind.
 class Recorder {
  public:
-  using MakeFolder = std::function<Result<RunFolder>()>;
+  using MakeFolder = std::function<Result<RunFolder>(EarlierRows&)>;
 
   Recorder(MakeFolder make_folder,
            const LoadedConfig& config,
@@ -95,11 +95,14 @@ class Recorder {
   void note_plan(const Plan& plan, const ClusterSpec& cluster) {
     report_.plan = plan;
     report_.cluster = cluster;
-    auto made = make_folder_();
+    EarlierRows earlier;
+    auto made = make_folder_(earlier);
     if (!made) {
       disk_ = made.error();
       return;
     }
+    report_.earlier = std::move(earlier.steps);
+    report_.evaluations = std::move(earlier.evaluations);
     folder_.emplace(std::move(*made));
     keep(folder_->write("config.toml", report_.config));
     keep(folder_->write("plan.json", to_json(plan, cluster)));
@@ -201,8 +204,9 @@ ExitCode run(const LoadedConfig& config,
   options.checkpoint_folder = (folder / "checkpoints").string();
   // Not the first step, which touches its memory for the first time.
   options.trace_step = std::min(config.spec.steps, first_step + 3);
-  const auto make_folder = [&]() -> Result<RunFolder> {
-    return arguments.resume ? RunFolder::reopen(folder, first_step) : RunFolder::create(folder);
+  const auto make_folder = [&](EarlierRows& earlier) -> Result<RunFolder> {
+    return arguments.resume ? RunFolder::reopen(folder, first_step, earlier)
+                            : RunFolder::create(folder);
   };
   Recorder recorder(make_folder, config, options.trace_step, console, arguments.quiet);
   std::signal(SIGINT, note_training_interrupt);

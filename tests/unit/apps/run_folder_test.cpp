@@ -58,8 +58,12 @@ TEST_CASE("a resumed run drops the rows of steps that are done again") {
     CHECK(run->add_metrics("{\"step\": 3, \"lo").ok());  // cut off by a crash
     CHECK(run->add_event("{}").ok());
   }
-  auto run = RunFolder::reopen(temporary.path, 2);
+  EarlierRows earlier;
+  auto run = RunFolder::reopen(temporary.path, 2, earlier);
   REQUIRE(run.ok());
+  REQUIRE(earlier.evaluations.size() == 2);
+  CHECK(earlier.evaluations[1].step == 2);
+  CHECK(earlier.evaluations[1].loss == 0.5);
   CHECK(run->add_metrics(line_of(3)).ok());
   CHECK(read(temporary.path / "metrics.jsonl") ==
         line_of(1) + "\n" + line_of(2) + "\n" + line_of(3) + "\n");

@@ -1,0 +1,153 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/program.h"
+#include "apps/run_config.h"
+#include "tests/support/catch.h"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int code = 0;
+  std::string out, err;
+};
+
+Outcome call(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  std::ostringstream err;
+  const int code = run_program(arguments, {out, err, false});
+  return {code, out.str(), err.str()};
+}
+
+/// A folder of its own, gone afterwards.
+struct TemporaryFolder {
+  fs::path path = fs::temp_directory_path() / ("troupe_train_" + std::to_string(getpid()));
+  TemporaryFolder() { fs::remove_all(path); }
+  ~TemporaryFolder() { fs::remove_all(path); }
+};
+
+std::vector<std::string> lines_of(const fs::path& path) {
+  std::ifstream file(path);
+  std::vector<std::string> out;
+  for (std::string line; std::getline(file, line);) out.push_back(line);
+  return out;
+}
+
+/// loss_bits and state_hash of every step.
+std::vector<std::string> bits_of(const fs::path& run) {
+  std::vector<std::string> out;
+  for (const std::string& line : lines_of(run / "metrics.jsonl")) {
+    const auto row = nlohmann::json::parse(line);
+    if (row.contains("loss_bits"))
+      out.push_back(row["loss_bits"].get<std::string>() + " " +
+                    row["state_hash"].get<std::string>());
+  }
+  return out;
+}
+
+std::vector<std::string> train(const fs::path& folder, const std::string& name, int steps) {
+  return {"train",
+          "tests/golden/config/good/smallest.toml",
+          "--quiet",
+          "--set",
+          "run.folder=" + folder.string(),
+          "--set",
+          "run.name=" + name,
+          "--set",
+          "run.steps=" + std::to_string(steps),
+          "--set",
+          "learning_rate.total_steps=6"};
+}
+
+}  // namespace
+
+TEST_CASE("a run leaves its folder behind, and a resumed one the same bits") {
+  const TemporaryFolder temporary;
+  const Outcome whole = call(train(temporary.path, "whole", 6));
+  INFO(whole.err);
+  REQUIRE(whole.code == 0);
+  const fs::path run = temporary.path / "whole";
+  for (const char* file :
+       {"config.toml", "plan.json", "metrics.jsonl", "events.jsonl", "trace.json", "report.html"}) {
+    INFO(file);
+    CHECK(fs::file_size(run / file) > 0);
+  }
+  CHECK(load_config((run / "config.toml").string()).ok());
+  CHECK(bits_of(run).size() == 6);
+  CHECK(nlohmann::json::parse(std::ifstream(run / "trace.json")).is_object());
+
+  // The same under another plan, in two parts.
+  auto part = train(temporary.path, "parts", 3);
+  REQUIRE(call(part).code == 0);
+  part = train(temporary.path, "parts", 6);
+  for (const char* more : {"--set", "plan.plan=pinned", "--set", "plan.cuts=[2]", "--resume"})
+    part.emplace_back(more);
+  const Outcome resumed = call(part);
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK(bits_of(temporary.path / "parts") == bits_of(run));
+
+  // Who has a folder already is not overwritten.
+  const Outcome again = call(train(temporary.path, "whole", 6));
+  CHECK(again.code == 2);
+  CHECK(again.err.find("holds a run already") != std::string::npos);
+
+  const auto listed = nlohmann::json::parse(call({"checkpoint", "ls", run.string(), "--json"}).out);
+  REQUIRE(listed.size() == 1);
+  CHECK(listed[0]["step"] == 6);
+  const std::string checkpoint = listed[0]["folder"];
+  CHECK(call({"checkpoint", "verify", checkpoint}).code == 0);
+  const Outcome text =
+      call({"generate", checkpoint, "--prompt", "It was", "--max-new-tokens", "5"});
+  CHECK(text.code == 0);
+  CHECK(text.out.rfind("It was", 0) == 0);
+  const Outcome ids = call({"generate", checkpoint, "--prompt-ids", "73,116", "--max-new-tokens",
+                            "5", "--print", "ids"});
+  CHECK(std::count(ids.out.begin(), ids.out.end(), ',') == 4);
+  CHECK(call({"generate", checkpoint, "--prompt-ids", "73,x"}).code == 2);
+}
+
+TEST_CASE("a plan that does not fit is refused with exit code 3, and nothing is created") {
+  const TemporaryFolder temporary;
+  auto arguments = train(temporary.path, "large", 2);
+  for (const char* more :
+       {"--set", "node.0.device.0.memory=20 KiB", "--set", "node.0.device.1.memory=20 KiB"})
+    arguments.emplace_back(more);
+  const Outcome outcome = call(arguments);
+  INFO(outcome.err);
+  CHECK(outcome.code == 3);
+  CHECK(outcome.err.find("does not fit") != std::string::npos);
+  CHECK_FALSE(fs::exists(temporary.path / "large"));
+  arguments[0] = "plan";
+  arguments.erase(arguments.begin() + 2);  // --quiet
+  CHECK(call(arguments).code == 3);
+}
+
+TEST_CASE("data show prints the tokens of a step, the same ones each time") {
+  const TemporaryFolder temporary;
+  const std::vector<std::string> arguments{
+      "data",   "show",  "tests/golden/config/good/smallest.toml", "--step", "3",
+      "--json", "--set", "run.folder=" + temporary.path.string()};
+  const Outcome first = call(arguments);
+  INFO(first.err);
+  REQUIRE(first.code == 0);
+  const auto json = nlohmann::json::parse(first.out);
+  CHECK(json["step"] == 3);
+  REQUIRE(json["microbatches"].size() == 4);
+  const auto& data = json["microbatches"][0];
+  REQUIRE(data["tokens"].size() == 2);  // 8 sequences in 4 microbatches
+  REQUIRE(data["tokens"][0].size() == 16);
+  CHECK(data["tokens"][0][1] == data["targets"][0][0]);
+  CHECK(call(arguments).out == first.out);
+}
+
+}  // namespace troupe
