@@ -21,7 +21,7 @@ Result<RunOutcome> run_training(const RunSpec& spec,
                                 const RunOptions& options) {
   const bool remote = std::any_of(spec.cluster.nodes.begin(), spec.cluster.nodes.end(),
                                   [](const NodeSpec& node) { return node.own_process; });
-  SystemConfig config(2, remote);
+  SystemConfig config(3, remote);
   caf::actor_system system(config);
   RunSession session(system, spec, callbacks, options);
   return session.run();

@@ -1,6 +1,5 @@
 /// One per process: takes the run's documents, opens devices and links, makes the actors of its
-/// stages, and takes everything down in order. It waits for others here, so it has a thread of its
-/// own.
+/// stages, and takes everything down in order.
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -372,7 +371,11 @@ caf::behavior node_actor(ActorOf<NodeState>* self, NodeActorSetup setup) {
       [&state, self](const WriteShards& order) -> caf::result<ShardsWritten> {
         if (!state.now || order.epoch != state.now->plan->epoch)
           return to_caf(Error{ErrorCode::stale_epoch, "no plan of that epoch is adopted"});
-        (void)self->delegate(state.now->storage, order);
+        // Asked from here and not delegated: storage is detached and must stay unknown elsewhere.
+        auto promise = self->make_response_promise();
+        self->request(state.now->storage, caf::infinite, order)
+            .then([promise](const ShardsWritten& written) mutable { promise.deliver(written); },
+                  [promise](caf::error& error) mutable { promise.deliver(std::move(error)); });
         return caf::delegated<ShardsWritten>{};
       },
       [&state, self, ready](const CloseNode& order) -> caf::result<Ready> {
@@ -386,7 +389,10 @@ caf::behavior node_actor(ActorOf<NodeState>* self, NodeActorSetup setup) {
 }  // namespace
 
 caf::actor spawn_node_actor(caf::actor_system& system, NodeActorSetup setup) {
-  return system.spawn<caf::detached>(node_actor, std::move(setup));
+  // Not detached: a detached actor that other processes know may keep the system from ending, as its
+  // thread waits for the last reference to it. It blocks one worker while it sets up, opens and
+  // closes, when the others have nothing to do (SystemConfig has three).
+  return system.spawn(node_actor, std::move(setup));
 }
 
 }  // namespace troupe

@@ -56,7 +56,7 @@ Status run_node(const std::string& host,
                  fmt::format("\"{}\" is not a loopback address; without keys Troupe joins runs on "
                              "this machine only",
                              host)};
-  SystemConfig config(2, true);
+  SystemConfig config(3, true);
   caf::actor_system system(config);
   caf::scoped_actor self{system};
   auto door = find_door(system, self, host == "localhost" ? "127.0.0.1" : host, port, join_timeout);

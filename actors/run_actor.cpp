@@ -423,8 +423,9 @@ caf::behavior run_actor(ActorOf<RunState>* self) {
 }  // namespace
 
 caf::actor spawn_run_actor(caf::actor_system& system) {
-  // Checkpoints wait for the disk here, so it has a thread of its own.
-  return system.spawn<caf::detached>(run_actor);
+  // Not detached, as other processes know it (see node_actor). It waits for the disk when it seals a
+  // checkpoint, when no step is open.
+  return system.spawn(run_actor);
 }
 
 }  // namespace troupe

@@ -11,7 +11,7 @@ namespace troupe {
 /// own. `remote`: loads the network module, with heartbeats on.
 class SystemConfig : public caf::actor_system_config {
  public:
-  explicit SystemConfig(std::size_t worker_threads = 2, bool remote = false);
+  explicit SystemConfig(std::size_t worker_threads = 3, bool remote = false);
 };
 
 inline constexpr std::chrono::seconds heartbeat_interval{1};
