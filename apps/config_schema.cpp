@@ -238,4 +238,30 @@ std::string explain_all() {
   return out + "troupe explain KEY says what a key means, for example: troupe explain run.steps\n";
 }
 
+std::string keys_markdown() {
+  std::string out =
+      "# Configuration keys\n\nMade by `troupe explain --markdown` from the table that the parser "
+      "uses; a test holds the two\ntogether. Sizes, times and rates are texts with a unit.\n";
+  const auto cell = [](std::string text) {
+    for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
+      text.insert(at, "\\");
+    return text;
+  };
+  for (const ConfigTable& table : config_tables()) {
+    out += fmt::format(
+        "\n## `{}`\n\n{}\n\n| key | value | default | meaning |\n| --- | --- | --- | "
+        "--- |\n",
+        header_of(table.name), table.help);
+    for (const ConfigKey& key : config_keys()) {
+      if (key.table != table.name) continue;
+      const std::string fallback = key.presence == ConfigPresence::has_default
+                                       ? fmt::format("`{}`", key.fallback)
+                                       : presence_text(key);
+      out += fmt::format("| `{}` | {} | {} | {} |\n", key.name, cell(type_text(key)),
+                         cell(fallback), cell(std::string(key.help)));
+    }
+  }
+  return out;
+}
+
 }  // namespace troupe

@@ -69,5 +69,7 @@ std::string suggestion_for(std::string_view table, std::string_view name);
 std::optional<std::string> explain(std::string_view path);
 /// All keys with types and defaults, one line a key.
 std::string explain_all();
+/// The reference as Markdown: conf/keys.md is this text.
+std::string keys_markdown();
 
 }  // namespace troupe

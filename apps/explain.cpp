@@ -34,13 +34,19 @@ void add_explain(CLI::App& app, ChosenCommand& chosen) {
   CLI::App* command = app.add_subcommand("explain", "Say what a configuration key means");
   const auto key = std::make_shared<std::string>();
   command->add_option("KEY", *key, "A key or a table; absent: all of them");
+  const auto markdown = std::make_shared<bool>(false);
+  command->add_flag("--markdown", *markdown, "All keys as Markdown: the text of conf/keys.md");
   command->footer(
       "Examples:\n"
       "  troupe explain                 all keys, one line each\n"
       "  troupe explain plan            the keys of a table\n"
       "  troupe explain run.steps       one key");
   command->callback([=, &chosen] {
-    chosen.body = [=](const Console& console) { return explain_key(*key, console); };
+    chosen.body = [=](const Console& console) {
+      if (!*markdown) return explain_key(*key, console);
+      console.out << keys_markdown();
+      return ExitCode::success;
+    };
   });
 }
 

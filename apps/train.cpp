@@ -113,6 +113,10 @@ class Recorder {
   }
   void note_event(const RunEvent& event) {
     report_.events.push_back(event);
+    if (event.kind == "listening")
+      for (const NodeId node : report_.spec.joining_nodes)
+        progress_.note(fmt::format("waiting for: troupe node --join {} --name {}", event.text,
+                                   report_.spec.cluster.nodes.at(node.index()).name));
     if (folder_) keep(folder_->add_event(event_line(event)));
   }
   void say(const std::string& text) {

@@ -205,6 +205,8 @@ TEST_CASE("L146 every key has a page, and every page's default is legal") {
   }
   for (const ConfigTable& table : config_tables()) CHECK(explain(table.name).has_value());
   CHECK_FALSE(explain("run.nothing").has_value());
+  // After a change of the table: troupe explain --markdown > conf/keys.md
+  CHECK(read("conf/keys.md") == keys_markdown());
 }
 
 TEST_CASE("overrides win over the file and name themselves in errors") {
