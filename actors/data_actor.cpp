@@ -82,8 +82,10 @@ caf::behavior data_actor(ActorOf<DataState>* self, std::shared_ptr<TokenSource> 
 
 }  // namespace
 
-caf::actor spawn_data_actor(caf::actor_system& system, std::shared_ptr<TokenSource> source) {
-  // Reading a mapped file may wait for a disk, so it has a thread of its own.
+caf::actor spawn_data_actor(caf::actor_system& system,
+                            std::shared_ptr<TokenSource> source,
+                            bool own_thread) {
+  if (!own_thread) return system.spawn(data_actor, std::move(source));
   return system.spawn<caf::detached>(data_actor, std::move(source));
 }
 

@@ -27,8 +27,11 @@
 
 namespace troupe {
 
-/// Holds the next step's tokens ready.
-caf::actor spawn_data_actor(caf::actor_system& system, std::shared_ptr<TokenSource> source);
+/// Holds the next step's tokens ready. `own_thread`: reading may wait for a disk; tests on test
+/// time say no.
+caf::actor spawn_data_actor(caf::actor_system& system,
+                            std::shared_ptr<TokenSource> source,
+                            bool own_thread = true);
 
 /// Gathers the spans of its process and sends them on, in parts, to `run`.
 caf::actor spawn_trace_actor(caf::actor_system& system, caf::actor run);
