@@ -2,7 +2,7 @@
 ///
 ///   run      StartRun, NormsReady, StateHashes, StepFinished, EvaluationFinished, Progress,
 ///            DeviceFailed, SpansPlayed, StopRun   -> RunNews to its observer
-///   planner  StepObserved, ProposePlan            -> the plan as JSON
+///   planner  ProposePlan -> PlanProposed, StepObserved, NeedObservations -> Observed
 ///   node     DocumentPart, MeasureDevices -> Measured, AdoptPlan -> PlanAdopted,
 ///            ConnectPeers -> Ready, FillStages -> Ready, WriteShards -> ShardsWritten,
 ///            CloseNode -> Ready
@@ -35,6 +35,16 @@ caf::actor spawn_data_actor(caf::actor_system& system,
 
 /// Gathers the spans of its process and sends them on, in parts, to `run`.
 caf::actor spawn_trace_actor(caf::actor_system& system, caf::actor run);
+
+/// What a plan is made from.
+struct PlanRequest {
+  ModelSpec model;
+  ClusterSpec cluster;
+  ModelProfile profile;
+  PlanOptions options;
+};
+/// Collects what steps took and proposes plans; decides nothing.
+caf::actor spawn_planner_actor(caf::actor_system& system);
 
 struct DeviceActorSetup {
   std::shared_ptr<const Plan> plan;
@@ -98,6 +108,7 @@ struct RunActorSetup {
   std::vector<RunMember> members;
   caf::actor data;
   caf::actor observer;  ///< gets RunNews
+  caf::actor planner;   ///< gets StepObserved; may be null
   /// Begins a checkpoint after this step: its folder. Then shards are written, then `seal` is
   /// called with their descriptions. Both may write files; called on the run actor's own thread.
   std::function<Result<std::string>(std::uint64_t step)> begin_checkpoint;

@@ -16,6 +16,7 @@
 #include "actors/step_row.h"
 #include "devices/device.h"
 #include "devices/link.h"
+#include "planner/plan.h"
 #include "planner/result.h"
 
 namespace troupe {
@@ -363,6 +364,39 @@ struct Tokens {
   std::shared_ptr<const TokenBatch> batch;
 };
 
+struct PlanRequest;
+/// To the planner actor; reply: PlanProposed, or does_not_fit and the like.
+struct ProposePlan {
+  PlanEpoch epoch;  ///< of the plan to be made
+  std::uint64_t step = 0;
+  std::shared_ptr<const PlanRequest> request;
+};
+
+struct PlanProposed {
+  PlanEpoch epoch;
+  std::uint64_t step = 0;
+  std::shared_ptr<const Plan> plan;
+};
+
+/// The run to the planner actor: a step as it went.
+struct StepObserved {
+  PlanEpoch epoch;
+  std::uint64_t step = 0;
+  StepRow row;
+};
+
+/// To the planner actor; reply: Observed.
+struct NeedObservations {
+  PlanEpoch epoch;
+  std::uint64_t step = 0;
+};
+
+struct Observed {
+  PlanEpoch epoch;
+  std::uint64_t step = 0;
+  Observations observations;
+};
+
 /// The door to the thread that called run_training.
 struct NodeJoined {
   Hello hello;
@@ -423,6 +457,11 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::WorkFinished)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::LinkNews)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::NeedTokens)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Tokens)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ProposePlan)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PlanProposed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::StepObserved)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::NeedObservations)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Observed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::NodeJoined)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::StartRun)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RunNews)

@@ -210,6 +210,7 @@ void RunState::commit() {
   row.has_state_hash = !hashes.empty();
   if (row.has_state_hash) row.state_hash = state_hash_of(std::move(hashes));
   hashes.clear();
+  if (setup->planner) self->send(setup->planner, StepObserved{plan().epoch, step, row});
   tell(std::move(news));
   after_step();
 }
@@ -423,8 +424,8 @@ caf::behavior run_actor(ActorOf<RunState>* self) {
 }  // namespace
 
 caf::actor spawn_run_actor(caf::actor_system& system) {
-  // Not detached, as other processes know it (see node_actor). It waits for the disk when it seals a
-  // checkpoint, when no step is open.
+  // Not detached, as other processes know it (see node_actor). It waits for the disk when it seals
+  // a checkpoint, when no step is open.
   return system.spawn(run_actor);
 }
 

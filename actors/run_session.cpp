@@ -272,13 +272,18 @@ Status RunSession::measure() {
 }
 
 Status RunSession::make_the_plan() {
-  PlanOptions options = spec_.plan;
-  options.shape = spec_.shape;
-  auto plan =
-      make_plan(spec_.model, spec_.cluster, profile_model(spec_.model, spec_.shape), options);
-  if (!plan) return plan.error();
-  plan->epoch = PlanEpoch{1};
-  plan_ = std::make_shared<const Plan>(std::move(*plan));
+  auto request = std::make_shared<PlanRequest>();
+  request->model = spec_.model;
+  request->cluster = spec_.cluster;
+  request->profile = profile_model(spec_.model, spec_.shape);
+  request->options = spec_.plan;
+  request->options.shape = spec_.shape;
+  Result<std::shared_ptr<const Plan>> proposed = Error{ErrorCode::internal, "no plan came"};
+  self_->request(planner_, std::chrono::minutes{5}, ProposePlan{PlanEpoch{1}, 0, request})
+      .receive([&](const PlanProposed& made) { proposed = made.plan; },
+               [&](caf::error& error) { proposed = from_caf(error, system_); });
+  if (!proposed) return proposed.error();
+  plan_ = *proposed;
   event("plan_made",
         fmt::format("stages={} schedule={} predicted_step={}", plan_->stages.size(),
                     to_string(plan_->schedule_kind), format_seconds(plan_->predicted_step)));
@@ -382,6 +387,7 @@ Result<RunOutcome> RunSession::run() {
   const auto trained = [this]() -> Result<RunOutcome> {
     TROUPE_TRY(open_nodes());
     TROUPE_TRY(measure());
+    planner_ = spawn_planner_actor(system_);
     TROUPE_TRY(make_the_plan());
     run_ = spawn_run_actor(system_);
     data_ = spawn_data_actor(system_, tokens_);
@@ -420,6 +426,7 @@ Result<RunOutcome> RunSession::train() {
   for (const Member& member : members_)
     setup->members.push_back({member.process, member.name, member.agent});
   setup->data = data_;
+  setup->planner = planner_;
   setup->observer = caf::actor_cast<caf::actor>(self_.ptr());
   setup->begin_checkpoint =
       [parent = options_.checkpoint_folder](std::uint64_t step) -> Result<std::string> {
@@ -459,8 +466,27 @@ Result<RunOutcome> RunSession::train() {
     }
   }
   if (failure_) return *failure_;
+  compare_with_plan();
   event("run_ended", fmt::format("steps={} stopped={}", outcome.steps_done, outcome.stopped));
   return outcome;
+}
+
+/// Planned against measured, for events.jsonl.
+void RunSession::compare_with_plan() {
+  Observations seen;
+  self_->request(planner_, std::chrono::seconds{10}, NeedObservations{plan_->epoch, 0})
+      .receive([&](const Observed& observed) { seen = observed.observations; },
+               [](const caf::error&) {});
+  if (seen.steps == 0) return;
+  std::string text = fmt::format("predicted_step={} measured_step={} steps={}",
+                                 format_seconds(plan_->predicted_step),
+                                 format_seconds(seen.step_seconds), seen.steps);
+  for (const DeviceRow& device : seen.devices) {
+    const Seconds planned = plan_->timeline.busy(fmt::format("d{}", device.device.value));
+    text += fmt::format(" {}.busy={}/{}", spec_.cluster.devices.at(device.device.index()).name,
+                        format_seconds(planned), format_seconds(device.busy));
+  }
+  event("plan_compared", text);
 }
 
 void RunSession::hear(const RunNews& news, RunOutcome& outcome) {
@@ -495,11 +521,11 @@ void RunSession::hear(const RunNews& news, RunOutcome& outcome) {
 // --------------------------------------------------------------------------------------
 
 void RunSession::close() {
-  if (members_.empty() && !door_ && !run_ && children_.empty()) return;
+  if (members_.empty() && !door_ && !run_ && !planner_ && children_.empty()) return;
   const Watchdog watchdog("closing the run", 3 * close_timeout);
   // The run actor first: what follows looks like losses to it.
   std::vector<caf::actor> last;
-  for (caf::actor* actor : {&run_, &data_, &door_})
+  for (caf::actor* actor : {&run_, &data_, &planner_, &door_})
     if (*actor) last.push_back(std::exchange(*actor, nullptr));
   if (door_port_ != 0) (void)system_.middleman().unpublish(last.back(), door_port_);
   door_port_ = 0;

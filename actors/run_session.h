@@ -54,6 +54,7 @@ class RunSession {
   Status read_resume();
   Result<RunOutcome> train();
   void hear(const RunNews& news, RunOutcome& outcome);
+  void compare_with_plan();
   void close();
   /// The first child that has ended, as an error; none: all run.
   std::optional<Error> dead_child();
@@ -69,7 +70,7 @@ class RunSession {
   caf::scoped_actor self_;
   std::vector<Member> members_;
   std::vector<NodeProcess> children_;
-  caf::actor local_, door_, run_, data_;
+  caf::actor local_, door_, run_, data_, planner_;
   std::uint16_t door_port_ = 0;
   std::shared_ptr<TokenSource> tokens_;
   std::shared_ptr<const Plan> plan_;

@@ -35,6 +35,13 @@ struct StepRow {
   double gradient_norm() const { return std::bit_cast<double>(gradient_norm_bits); }
 };
 
+/// What the steps of a run took so far.
+struct Observations {
+  std::uint64_t steps = 0;   ///< that were counted; the first of a run is not: it touches memory
+  Seconds step_seconds = 0;  ///< mean
+  std::vector<DeviceRow> devices;  ///< mean busy seconds, highest peak
+};
+
 struct EvaluationRow {
   std::uint64_t step = 0;  ///< after this step
   double loss = 0;         ///< mean over tokens
