@@ -174,8 +174,8 @@ TEST_CASE("a tensor that two owners wrote is refused with both files") {
   const TinyState state(model, 1);
   const auto temporary = must(begin_checkpoint(folder.path(), 1));
   auto records = write_shards(temporary, {0, 2}, state.views(0, 3)).value();
-  for (const auto& record : write_shards(temporary, {1, 2}, state.views(2, 9)).value())
-    records.push_back(record);
+  const auto others = write_shards(temporary, {1, 2}, state.views(2, 9)).value();
+  records.insert(records.end(), others.begin(), others.end());
   const auto refused = commit_checkpoint(temporary, tiny_run(model, 1), records);
   REQUIRE_FALSE(refused.ok());
   holds(refused.error().text, "tensor \"transformer.h.1.");
