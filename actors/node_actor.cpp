@@ -389,8 +389,8 @@ caf::behavior node_actor(ActorOf<NodeState>* self, NodeActorSetup setup) {
 }  // namespace
 
 caf::actor spawn_node_actor(caf::actor_system& system, NodeActorSetup setup) {
-  // Not detached: a detached actor that other processes know may keep the system from ending, as its
-  // thread waits for the last reference to it. It blocks one worker while it sets up, opens and
+  // Not detached: a detached actor that other processes know may keep the system from ending, as
+  // its thread waits for the last reference to it. It blocks one worker while it sets up, opens and
   // closes, when the others have nothing to do (SystemConfig has three).
   return system.spawn(node_actor, std::move(setup));
 }
