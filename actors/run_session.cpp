@@ -12,10 +12,8 @@
 #include <utility>
 
 #include "actors/checkpoint/checkpoint.h"
-#include "actors/checkpoint/checkpoint_write.h"
+#include "actors/run_session_ask.h"
 #include "actors/run_spec_json.h"
-#include "actors/shard_text.h"
-#include "actors/watchdog.h"
 #include "devices/zmq_link.h"
 #include "kernels/stage.h"
 #include "planner/step_costs.h"
@@ -23,9 +21,8 @@
 namespace troupe {
 namespace {
 
-constexpr auto look_interval = std::chrono::milliseconds{50};
 constexpr Seconds build_timeout = 600;  // allocation, first touch, reading a checkpoint
-constexpr Seconds close_timeout = 20;
+constexpr std::uint32_t most_microbatches = 4096;
 
 std::string own_program() {
   std::string path(4096, '\0');
@@ -56,66 +53,7 @@ void RunSession::event(const std::string& kind, const std::string& text) {
   if (callbacks_.on_event) callbacks_.on_event({kind, text});
 }
 
-// ---- asking
-// ---------------------------------------------------------------------------------------
-
-template <class Reply, class Message>
-std::future<Result<Reply>> RunSession::ask(const Member& member, Seconds timeout, Message message) {
-  auto promise = std::make_shared<std::promise<Result<Reply>>>();
-  auto settled = std::make_shared<bool>(false);  // the asking actor alone touches it
-  auto future = promise->get_future();
-  const auto settle = [promise, settled](Result<Reply> result) {
-    if (std::exchange(*settled, true)) return;
-    promise->set_value(std::move(result));
-  };
-  const auto limit =
-      std::chrono::duration_cast<caf::timespan>(std::chrono::duration<double>(timeout));
-  system_.spawn([settle, agent = member.agent, name = member.name, limit, timeout,
-                 message = std::move(message)](caf::event_based_actor* asker) {
-    asker->monitor(agent);
-    asker->set_down_handler([asker, settle, name](const caf::down_msg& down) {
-      settle(Error{ErrorCode::peer_lost,
-                   fmt::format("{} was lost: {}", name, asker->system().render(down.reason))});
-      asker->quit();
-    });
-    asker->request(agent, limit, message)
-        .then(
-            [asker, settle](const Reply& reply) {
-              settle(reply);
-              asker->quit();
-            },
-            [asker, settle, name, timeout](const caf::error& error) {
-              Error cause = from_caf(error, asker->system());
-              cause.text = cause.code == ErrorCode::timeout
-                               ? fmt::format("{} did not answer within {:.0f} s", name, timeout)
-                               : fmt::format("{}: {}", name, cause.text);
-              settle(cause);
-              asker->quit();
-            });
-  });
-  return future;
-}
-
-template <class Reply>
-Result<Reply> RunSession::wait(const Member& member, std::future<Result<Reply>>& reply) {
-  while (reply.wait_for(look_interval) != std::future_status::ready)
-    if (member.remote)
-      if (const auto dead = dead_child()) return *dead;
-  return reply.get();
-}
-
-template <class Reply, class Message>
-Result<std::vector<Reply>> RunSession::ask_all(Seconds timeout, const Message& message) {
-  std::vector<std::future<Result<Reply>>> asked;
-  for (const Member& member : members_) asked.push_back(ask<Reply>(member, timeout, message));
-  std::vector<Reply> replies;
-  for (std::size_t i = 0; i < asked.size(); ++i) {
-    auto reply = wait(members_[i], asked[i]);
-    if (!reply) return reply.error();
-    replies.push_back(std::move(*reply));
-  }
-  return replies;
-}
+// ---- children ----
 
 std::optional<Error> RunSession::dead_child() {
   for (NodeProcess& child : children_)
@@ -144,8 +82,7 @@ Error RunSession::explain(Error error) {
   return error;
 }
 
-// ---- opening
-// --------------------------------------------------------------------------------------
+// ---- opening ----
 
 Status RunSession::open_nodes() {
   Member here;
@@ -235,8 +172,7 @@ Status RunSession::await_joins(const std::vector<std::string>& awaited) {
   return {};
 }
 
-// ---- planning
-// -------------------------------------------------------------------------------------
+// ---- planning ----
 
 void RunSession::send_document(const std::string& name, const std::string& text) {
   const auto count =
@@ -372,10 +308,14 @@ Status RunSession::read_resume() {
   return {};
 }
 
-// ---- training
-// -------------------------------------------------------------------------------------
+// ---- training ----
 
 Result<RunOutcome> RunSession::run() {
+  if (spec_.shape.microbatch_count > most_microbatches)
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("{} microbatches: the losses of a step travel in one message, which "
+                             "holds {}",
+                             spec_.shape.microbatch_count, most_microbatches)};
   TROUPE_TRY(read_resume());
   if (options_.tokens) {
     tokens_ = options_.tokens;
@@ -403,158 +343,6 @@ Result<RunOutcome> RunSession::run() {
   }
   close();
   return outcome;
-}
-
-Result<RunOutcome> RunSession::train() {
-  auto setup = std::make_shared<RunActorSetup>();
-  setup->plan = plan_;
-  setup->optimizer = spec_.optimizer;
-  setup->learning_rate = spec_.learning_rate;
-  setup->first_step = first_step_;
-  setup->last_step = spec_.steps;
-  setup->adam_steps = adam_steps_;
-  setup->state_hash_every = spec_.state_hash_every;
-  setup->evaluate_every = spec_.evaluation.every_steps;
-  setup->evaluation_batches = spec_.evaluation.batches;
-  setup->checkpoint_every = spec_.checkpoint.every_steps;
-  setup->checkpoints = !options_.checkpoint_folder.empty();
-  setup->trace_step = options_.trace_step;
-  Seconds longest = 0;
-  for (const Span& span : plan_->timeline.spans) longest = std::max(longest, span.end - span.begin);
-  setup->patience = std::max(spec_.request_timeout, 10 * longest);
-  setup->devices = devices_;
-  for (const Member& member : members_)
-    setup->members.push_back({member.process, member.name, member.agent});
-  setup->data = data_;
-  setup->planner = planner_;
-  setup->observer = caf::actor_cast<caf::actor>(self_.ptr());
-  setup->begin_checkpoint =
-      [parent = options_.checkpoint_folder](std::uint64_t step) -> Result<std::string> {
-    auto folder = begin_checkpoint(parent, step);
-    if (!folder) return folder.error();
-    return folder->string();
-  };
-  setup->seal_checkpoint = [spec = spec_, parent = options_.checkpoint_folder](
-                               const std::string& folder, std::uint64_t step,
-                               std::uint64_t adam_steps,
-                               const std::vector<std::string>& shards) -> Result<std::string> {
-    std::vector<FileRecord> records;
-    for (const std::string& text : shards) {
-      auto record = parse_shard_text(text);
-      if (!record) return record.error();
-      records.push_back(std::move(*record));
-    }
-    RunRecord record{spec.model,        step, spec.seed, step * spec.shape.batch_size, adam_steps,
-                     step - adam_steps, true};
-    auto sealed = commit_checkpoint(folder, record, records);
-    if (!sealed) return sealed.error();
-    if (auto pruned = prune_checkpoints(parent, std::max(spec.checkpoint.keep, 1U)); !pruned)
-      return pruned.error();
-    return sealed->string();
-  };
-  self_->send(run_, StartRun{plan_->epoch, 0, std::move(setup)});
-  RunOutcome outcome;
-  outcome.steps_done = first_step_ - 1;
-  bool stopping = false;
-  while (!ended_) {
-    self_->receive([&](const RunNews& news) { hear(news, outcome); },
-                   caf::after(look_interval) >> [] {});
-    if (!stopping && callbacks_.should_stop && callbacks_.should_stop()) {
-      stopping = true;
-      event("stop_asked", fmt::format("after step {}", outcome.steps_done));
-      self_->send(run_, StopRun{plan_->epoch, 0});
-    }
-  }
-  if (failure_) return *failure_;
-  compare_with_plan();
-  event("run_ended", fmt::format("steps={} stopped={}", outcome.steps_done, outcome.stopped));
-  return outcome;
-}
-
-/// Planned against measured, for events.jsonl.
-void RunSession::compare_with_plan() {
-  Observations seen;
-  self_->request(planner_, std::chrono::seconds{10}, NeedObservations{plan_->epoch, 0})
-      .receive([&](const Observed& observed) { seen = observed.observations; },
-               [](const caf::error&) {});
-  if (seen.steps == 0) return;
-  std::string text = fmt::format("predicted_step={} measured_step={} steps={}",
-                                 format_seconds(plan_->predicted_step),
-                                 format_seconds(seen.step_seconds), seen.steps);
-  for (const DeviceRow& device : seen.devices) {
-    const Seconds planned = plan_->timeline.busy(fmt::format("d{}", device.device.value));
-    text += fmt::format(" {}.busy={}/{}", spec_.cluster.devices.at(device.device.index()).name,
-                        format_seconds(planned), format_seconds(device.busy));
-  }
-  event("plan_compared", text);
-}
-
-void RunSession::hear(const RunNews& news, RunOutcome& outcome) {
-  switch (news.kind) {
-    case RunNews::Kind::step:
-      outcome.steps_done = news.row.step;
-      outcome.last_step = news.row;
-      if (callbacks_.on_step) callbacks_.on_step(news.row);
-      return;
-    case RunNews::Kind::evaluation:
-      outcome.last_evaluation = news.evaluation;
-      if (callbacks_.on_evaluation) callbacks_.on_evaluation(news.evaluation);
-      return;
-    case RunNews::Kind::checkpoint:
-      outcome.last_checkpoint = news.text;
-      event("checkpoint_written", news.text);
-      if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(news.text);
-      return;
-    case RunNews::Kind::trace:
-      if (callbacks_.on_trace) callbacks_.on_trace(news.timeline);
-      return;
-    case RunNews::Kind::event: event("run", news.text); return;
-    case RunNews::Kind::ended:
-      ended_ = true;
-      outcome.stopped = news.stopped;
-      failure_ = news.failure;
-      return;
-  }
-}
-
-// ---- closing
-// --------------------------------------------------------------------------------------
-
-void RunSession::close() {
-  if (members_.empty() && !door_ && !run_ && !planner_ && children_.empty()) return;
-  const Watchdog watchdog("closing the run", 3 * close_timeout);
-  // The run actor first: what follows looks like losses to it.
-  std::vector<caf::actor> last;
-  for (caf::actor* actor : {&run_, &data_, &planner_, &door_})
-    if (*actor) last.push_back(std::exchange(*actor, nullptr));
-  if (door_port_ != 0) (void)system_.middleman().unpublish(last.back(), door_port_);
-  door_port_ = 0;
-  const bool failed = failure_ != nullptr || dead_child().has_value();
-  std::vector<std::pair<const Member*, std::future<Result<Ready>>>> asked;
-  for (const Member& member : members_) {
-    CloseNode order;
-    order.leave = true;
-    asked.emplace_back(&member, ask<Ready>(member, failed ? 5 : close_timeout, order));
-  }
-  for (auto& [member, reply] : asked)
-    while (reply.wait_for(look_interval) != std::future_status::ready) {
-    }
-  asked.clear();
-  members_.clear();
-  local_ = nullptr;
-  devices_.clear();
-  for (const caf::actor& actor : last) {
-    self_->monitor(actor);
-    self_->send_exit(actor, caf::exit_reason::user_shutdown);
-  }
-  for (std::size_t left = last.size(); left > 0; --left) {
-    bool gone = false;
-    self_->receive([&](const caf::down_msg&) { gone = true; },
-                   caf::after(std::chrono::seconds{5}) >> [] {});
-    if (!gone) break;
-  }
-  for (NodeProcess& child : children_) (void)child.wait(failed ? 1.0 : 5.0);
-  children_.clear();  // kills what is left
 }
 
 }  // namespace troupe

@@ -78,6 +78,7 @@ class RunSession {
   std::uint64_t first_step_ = 1;
   std::uint64_t adam_steps_ = 0;
   bool ended_ = false;
+  bool closing_ = false;
   std::shared_ptr<const Error> failure_;
 };
 

@@ -49,8 +49,7 @@ class StageRunner {
   /// The arithmetic reads token ids or targets.
   bool needs_tokens() const { return is_first() || is_last(); }
 
-  // ---- by the device actor, between actions
-  // ------------------------------------------------------
+  // ---- by the device actor, between actions ----
 
   /// What a step, or an evaluation (forward alone, nothing kept, losses are sums), begins with.
   struct Begin {
@@ -72,13 +71,11 @@ class StageRunner {
   Tensor outgoing(const Action& transfer) const;
   void set_update(const UpdateSpec& update) { update_ = update; }
 
-  // ---- on the device's thread
-  // ---------------------------------------------------------------------
+  // ---- on the device's thread ----
 
   void run(Stream& stream, const Action& action);
 
-  // ---- results, by the device actor after the action that made them
-  // -------------------------------
+  // ---- results, by the device actor after the action that made them ----
 
   const std::vector<TensorNorm>& norms() const { return norms_; }
   const std::vector<double>& losses() const { return losses_; }

@@ -1,0 +1,174 @@
+/// The second half of a run session: from the first step to the last, and taking down.
+#include <fmt/format.h>
+
+#include <caf/io/all.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/checkpoint/checkpoint.h"
+#include "actors/checkpoint/checkpoint_write.h"
+#include "actors/run_session_ask.h"
+#include "actors/shard_text.h"
+#include "actors/watchdog.h"
+
+namespace troupe {
+namespace {
+
+constexpr Seconds close_timeout = 20;
+
+}  // namespace
+
+Result<RunOutcome> RunSession::train() {
+  auto setup = std::make_shared<RunActorSetup>();
+  setup->plan = plan_;
+  setup->optimizer = spec_.optimizer;
+  setup->learning_rate = spec_.learning_rate;
+  setup->first_step = first_step_;
+  setup->last_step = spec_.steps;
+  setup->adam_steps = adam_steps_;
+  setup->state_hash_every = spec_.state_hash_every;
+  setup->evaluate_every = spec_.evaluation.every_steps;
+  setup->evaluation_batches = spec_.evaluation.batches;
+  setup->checkpoint_every = spec_.checkpoint.every_steps;
+  setup->checkpoints = !options_.checkpoint_folder.empty();
+  setup->trace_step = options_.trace_step;
+  Seconds longest = 0;
+  for (const Span& span : plan_->timeline.spans) longest = std::max(longest, span.end - span.begin);
+  setup->patience = std::max(spec_.request_timeout, 10 * longest);
+  setup->devices = devices_;
+  for (const Member& member : members_)
+    setup->members.push_back({member.process, member.name, member.agent});
+  setup->data = data_;
+  setup->planner = planner_;
+  setup->observer = caf::actor_cast<caf::actor>(self_.ptr());
+  setup->begin_checkpoint =
+      [parent = options_.checkpoint_folder](std::uint64_t step) -> Result<std::string> {
+    auto folder = begin_checkpoint(parent, step);
+    if (!folder) return folder.error();
+    return folder->string();
+  };
+  setup->seal_checkpoint = [spec = spec_, parent = options_.checkpoint_folder](
+                               const std::string& folder, std::uint64_t step,
+                               std::uint64_t adam_steps,
+                               const std::vector<std::string>& shards) -> Result<std::string> {
+    std::vector<FileRecord> records;
+    for (const std::string& text : shards) {
+      auto record = parse_shard_text(text);
+      if (!record) return record.error();
+      records.push_back(std::move(*record));
+    }
+    RunRecord record{spec.model,        step, spec.seed, step * spec.shape.batch_size, adam_steps,
+                     step - adam_steps, true};
+    auto sealed = commit_checkpoint(folder, record, records);
+    if (!sealed) return sealed.error();
+    if (auto pruned = prune_checkpoints(parent, std::max(spec.checkpoint.keep, 1U)); !pruned)
+      return pruned.error();
+    return sealed->string();
+  };
+  self_->send(run_, StartRun{plan_->epoch, 0, std::move(setup)});
+  RunOutcome outcome;
+  outcome.steps_done = first_step_ - 1;
+  bool stopping = false;
+  while (!ended_) {
+    self_->receive([&](const RunNews& news) { hear(news, outcome); },
+                   caf::after(look_interval) >> [] {});
+    if (!stopping && callbacks_.should_stop && callbacks_.should_stop()) {
+      stopping = true;
+      event("stop_asked", fmt::format("after step {}", outcome.steps_done));
+      self_->send(run_, StopRun{plan_->epoch, 0});
+    }
+  }
+  if (failure_) return *failure_;
+  compare_with_plan();
+  event("run_ended", fmt::format("steps={} stopped={}", outcome.steps_done, outcome.stopped));
+  return outcome;
+}
+
+/// Planned against measured, for events.jsonl.
+void RunSession::compare_with_plan() {
+  Observations seen;
+  self_->request(planner_, std::chrono::seconds{10}, NeedObservations{plan_->epoch, 0})
+      .receive([&](const Observed& observed) { seen = observed.observations; },
+               [](const caf::error&) {});
+  if (seen.steps == 0) return;
+  std::string text = fmt::format("predicted_step={} measured_step={} steps={}",
+                                 format_seconds(plan_->predicted_step),
+                                 format_seconds(seen.step_seconds), seen.steps);
+  for (const DeviceRow& device : seen.devices) {
+    const Seconds planned = plan_->timeline.busy(fmt::format("d{}", device.device.value));
+    text += fmt::format(" {}.busy={}/{}", spec_.cluster.devices.at(device.device.index()).name,
+                        format_seconds(planned), format_seconds(device.busy));
+  }
+  event("plan_compared", text);
+}
+
+void RunSession::hear(const RunNews& news, RunOutcome& outcome) {
+  switch (news.kind) {
+    case RunNews::Kind::step:
+      outcome.steps_done = news.row.step;
+      outcome.last_step = news.row;
+      if (callbacks_.on_step) callbacks_.on_step(news.row);
+      return;
+    case RunNews::Kind::evaluation:
+      outcome.last_evaluation = news.evaluation;
+      if (callbacks_.on_evaluation) callbacks_.on_evaluation(news.evaluation);
+      return;
+    case RunNews::Kind::checkpoint:
+      outcome.last_checkpoint = news.text;
+      event("checkpoint_written", news.text);
+      if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(news.text);
+      return;
+    case RunNews::Kind::trace:
+      if (callbacks_.on_trace) callbacks_.on_trace(news.timeline);
+      return;
+    case RunNews::Kind::event: event("run", news.text); return;
+    case RunNews::Kind::ended:
+      ended_ = true;
+      outcome.stopped = news.stopped;
+      failure_ = news.failure;
+      return;
+  }
+}
+
+// ---- closing ----
+
+void RunSession::close() {
+  if (members_.empty() && !door_ && !run_ && !planner_ && children_.empty()) return;
+  closing_ = true;
+  const Watchdog watchdog("closing the run", 3 * close_timeout);
+  // The run actor first: what follows looks like losses to it.
+  std::vector<caf::actor> last;
+  for (caf::actor* actor : {&run_, &data_, &planner_, &door_})
+    if (*actor) last.push_back(std::exchange(*actor, nullptr));
+  if (door_port_ != 0) (void)system_.middleman().unpublish(last.back(), door_port_);
+  door_port_ = 0;
+  const bool failed = failure_ != nullptr || dead_child().has_value();
+  std::vector<std::pair<const Member*, std::future<Result<Ready>>>> asked;
+  for (const Member& member : members_) {
+    CloseNode order;
+    order.leave = true;
+    asked.emplace_back(&member, ask<Ready>(member, failed ? 5 : close_timeout, order));
+  }
+  for (auto& [member, reply] : asked)
+    while (reply.wait_for(look_interval) != std::future_status::ready) {
+    }
+  asked.clear();
+  members_.clear();
+  local_ = nullptr;
+  devices_.clear();
+  for (const caf::actor& actor : last) {
+    self_->monitor(actor);
+    self_->send_exit(actor, caf::exit_reason::user_shutdown);
+  }
+  for (std::size_t left = last.size(); left > 0; --left) {
+    bool gone = false;
+    self_->receive([&](const caf::down_msg&) { gone = true; },
+                   caf::after(std::chrono::seconds{5}) >> [] {});
+    if (!gone) break;
+  }
+  for (NodeProcess& child : children_) (void)child.wait(failed ? 1.0 : 5.0);
+  children_.clear();  // kills what is left
+}
+
+}  // namespace troupe
