@@ -9,13 +9,13 @@ using namespace troupe::test;
 
 namespace {
 
-/// Device d does a layer in (4 + 2 d) ms a pass.
+/// Device d does a layer in (6 + 3 d) ms a pass.
 RunSpec unlike_devices(std::uint32_t devices, ScheduleKind kind, LinkSpec link) {
   RunSpec spec = tiny_run(tiny_gpt2(), tiny_shape(6), devices, kind, 5);
   for (std::uint32_t d = 0; d < devices; ++d) {
     DeviceSpec& device = spec.cluster.devices[d];
     device.kind = DeviceKind::emulated;
-    const Seconds pass = (4.0 + 2.0 * d) * 1e-3;
+    const Seconds pass = (6.0 + 3.0 * d) * 1e-3;
     for (auto& [layer, seconds] : device.measured) seconds = {pass, pass, pass, pass / 4, pass / 4};
   }
   spec.cluster.same_process = link;
