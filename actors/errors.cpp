@@ -3,19 +3,25 @@
 namespace troupe {
 namespace {
 constexpr auto category = caf::atom("troupe");
-}
+
+/// CAF takes code 0 for "no error" and keeps neither category nor context then: ours start at 1.
+constexpr std::uint8_t first_code = 1;
+}  // namespace
 
 caf::error to_caf(const Error& error) {
-  return caf::error(static_cast<std::uint8_t>(error.code), category, caf::make_message(error.text));
+  return caf::error(static_cast<std::uint8_t>(static_cast<std::uint8_t>(error.code) + first_code),
+                    category, caf::make_message(error.text));
 }
 
 Error from_caf(const caf::error& error, const caf::actor_system& system) {
+  if (!error) return {ErrorCode::internal, "an error without a code"};
   if (error.category() == category) {
-    const bool known = error.code() <= static_cast<std::uint8_t>(ErrorCode::internal);
+    const int code = error.code() - first_code;
+    const bool known = code <= static_cast<int>(ErrorCode::internal);
     std::string text = "no reason given";
     if (error.context().match_elements<std::string>())
       text = error.context().get_as<std::string>(0);
-    return {known ? static_cast<ErrorCode>(error.code()) : ErrorCode::internal, std::move(text)};
+    return {known ? static_cast<ErrorCode>(code) : ErrorCode::internal, std::move(text)};
   }
   ErrorCode code = ErrorCode::internal;
   if (error == caf::sec::request_timeout || error == caf::sec::connection_timeout)
