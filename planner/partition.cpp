@@ -12,8 +12,8 @@
 namespace troupe {
 namespace {
 
-/// Simulated actions that one search may spend: about a second at most.
-constexpr std::size_t action_budget = 4'000'000;
+/// Simulated actions that one search may spend: a fraction of a second.
+constexpr std::size_t action_budget = 1'500'000;
 /// Relative difference of step times below which fewer stages win.
 constexpr double same_time = 1e-9;
 
@@ -59,24 +59,28 @@ class Search {
   }
 
  private:
-  /// How many candidates enumeration would look at, or more than the limit.
+  /// How many candidates enumeration would look at (capped at 1e9).
   std::size_t candidate_count(std::uint32_t most) const {
+    const auto choose = [](std::uint32_t n, std::uint32_t k) {
+      double ways = 1;
+      for (std::uint32_t i = 1; i <= k; ++i) ways = ways * (n - k + i) / i;
+      return ways;
+    };
+    // Orders of k devices, counting alike ones as one where they may be exchanged: kind by kind,
+    // j of the kind are dealt into the k + j places.
+    const std::uint32_t all = pricer_.device_count();
+    const bool skip_alike = interchangeable();
+    std::vector<std::uint32_t> of_kind(all);
+    for (std::uint32_t d = 0; d < all; ++d) ++of_kind[skip_alike ? pricer_.device_kind(d) : d];
+    std::vector<double> orders(all + 1);
+    orders[0] = 1;
+    for (const std::uint32_t alike : of_kind)
+      for (std::uint32_t k = all; k > 0; --k)
+        for (std::uint32_t j = 1; j <= std::min(alike, k); ++j)
+          orders[k] += orders[k - j] * choose(k, j);
     double count = 0;
-    double orders = 1;
-    for (std::uint32_t k = 1; k <= most; ++k) {
-      orders *= pricer_.device_count() - k + 1;
-      double cuts = 1;
-      const std::uint32_t stages = k * pricer_.chunks();
-      for (std::uint32_t i = 1; i < stages; ++i) cuts = cuts * (pricer_.layers() - i) / i;
-      count += orders * cuts;
-      if (count > 64.0 * exact_candidate_limit) break;
-    }
-    // Alike devices make many orders the same; enumeration skips them.
-    std::vector<double> of_kind(pricer_.device_count() + 1, 0);
-    for (std::uint32_t d = 0; d < pricer_.device_count(); ++d) ++of_kind[pricer_.device_kind(d)];
-    if (interchangeable())
-      for (const double n : of_kind)
-        for (double i = 2; i <= n; ++i) count /= i;
+    for (std::uint32_t k = 1; k <= most; ++k)
+      count += orders[k] * choose(pricer_.layers() - 1, k * pricer_.chunks() - 1);
     return static_cast<std::size_t>(std::min(count, 1e9));
   }
 
@@ -259,6 +263,7 @@ class Search {
     const auto devices = static_cast<std::uint32_t>(order.size());
     const auto edges = pricer_.edge_bytes_of(order);
     for (std::uint32_t s = 0; s < stages; ++s) {
+      const auto bytes_of = pricer_.stage_bytes_function(devices, s);
       const std::uint32_t device = order[s % order.size()];
       const auto room = static_cast<double>(cluster_.devices[device].memory) / pricer_.chunks();
       const std::uint32_t left = stages - s - 1;
@@ -266,7 +271,7 @@ class Search {
         if (best[s][first] == never) continue;
         for (std::uint32_t last = first + 1; last + left <= layers; ++last) {
           if (left == 0 && last != layers) continue;
-          const Bytes bytes = pricer_.stage_bytes(devices, s, first, last) + edges[s];
+          const Bytes bytes = bytes_of(first, last) + edges[s];
           const double over = static_cast<double>(bytes) - room;
           if (objective == Objective::time && over > 0 && pricer_.chunks() == 1) continue;
           const double cost =
@@ -285,8 +290,8 @@ class Search {
     return cuts;
   }
 
-  /// Candidates one move away: a cut shifted, two devices exchanged, a device dropped or added.
-  std::vector<Candidate> neighbours(const Candidate& base) const {
+  /// Candidates one cut away.
+  std::vector<Candidate> shifted(const Candidate& base) const {
     std::vector<Candidate> list;
     for (std::size_t i = 1; i + 1 < base.cuts.size(); ++i)
       for (const int by : {-1, 1}) {
@@ -295,42 +300,59 @@ class Search {
         if (moved.cuts[i] > moved.cuts[i - 1] && moved.cuts[i] < moved.cuts[i + 1])
           list.push_back(std::move(moved));
       }
+    return list;
+  }
+
+  /// Two unlike devices exchanged, their layers with them where that keeps the cuts.
+  std::vector<Candidate> exchanged(const Candidate& base) const {
+    std::vector<Candidate> list;
     for (std::size_t a = 0; a < base.order.size(); ++a)
       for (std::size_t b = a + 1; b < base.order.size(); ++b) {
         if (pricer_.device_kind(base.order[a]) == pricer_.device_kind(base.order[b])) continue;
         Candidate moved = base;
         std::swap(moved.order[a], moved.order[b]);
-        list.push_back(std::move(moved));
+        list.push_back(moved);
+        if (pricer_.chunks() > 1) continue;
+        // Each device keeps its number of layers.
+        const std::uint32_t of_a = base.cuts[a + 1] - base.cuts[a];
+        const std::uint32_t of_b = base.cuts[b + 1] - base.cuts[b];
+        for (std::size_t i = a + 1; i <= b; ++i) moved.cuts[i] = base.cuts[i] + of_b - of_a;
+        if (of_a != of_b) list.push_back(std::move(moved));
       }
-    for (std::size_t i = 0; i < base.order.size() && base.order.size() > 1; ++i)
-      add_order(list, base,
-                [&](auto& order) { order.erase(order.begin() + static_cast<std::ptrdiff_t>(i)); });
     return list;
   }
 
-  template <class Change>
-  void add_order(std::vector<Candidate>& list, const Candidate& base, Change change) const {
-    Candidate moved = base;
-    change(moved.order);
-    if (auto cuts = best_cuts(moved.order, Objective::time)) {
+  /// One device dropped, cuts made anew.
+  std::vector<Candidate> without_one(const Candidate& base) const {
+    std::vector<Candidate> list;
+    for (std::size_t i = 0; i < base.order.size() && base.order.size() > 1; ++i) {
+      Candidate moved = base;
+      moved.order.erase(moved.order.begin() + static_cast<std::ptrdiff_t>(i));
+      auto cuts = best_cuts(moved.order, Objective::time);
+      if (!cuts) continue;
       moved.cuts = std::move(*cuts);
       list.push_back(std::move(moved));
     }
+    return list;
   }
 
-  /// Walks from the best to better neighbours until there is none or the budget is spent.
+  /// Simulates those that may be better than the best; true at the first that is.
+  bool any_better(const std::vector<Candidate>& list) {
+    for (const Candidate& next : list) {
+      if (spent_ >= action_budget) return false;
+      if (pricer_.fit(next).over > 0 || pricer_.lower_bound(next) > best_step_) continue;
+      if (judge(next)) return true;
+    }
+    return false;
+  }
+
+  /// Walks from the best to better neighbours until there is none or the budget is spent. Dropping
+  /// devices costs a search for cuts each and is tried twice at most.
   void improve() {
-    bool better = best_.has_value();
-    while (better && spent_ < action_budget) {
-      better = false;
-      for (const Candidate& next : neighbours(*best_)) {
-        if (spent_ >= action_budget) return;
-        if (pricer_.fit(next).over > 0 || pricer_.lower_bound(next) > best_step_) continue;
-        if (judge(next)) {
-          better = true;
-          break;
-        }
-      }
+    if (!best_) return;
+    for (int drops = 0; drops < 2; ++drops) {
+      while (any_better(shifted(*best_)) || any_better(exchanged(*best_))) continue;
+      if (!any_better(without_one(*best_))) return;
     }
   }
 

@@ -131,10 +131,7 @@ Bytes Pricer::stage_bytes(std::uint32_t devices,
                           std::uint32_t stage,
                           std::uint32_t first,
                           std::uint32_t last) const {
-  const Pipeline& pipe = pipeline(devices);
-  const StageBytes& bytes = stage_table(first, last);
-  return bytes.fixed + pipe.in_flight[stage] * bytes.saved + pipe.deferred[stage] * bytes.kept +
-         bytes.workspace;
+  return stage_bytes_function(devices, stage)(first, last);
 }
 
 Pricer::Fit Pricer::fit(const Candidate& candidate) const {

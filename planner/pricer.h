@@ -43,6 +43,16 @@ class Pricer {
                     std::uint32_t stage,
                     std::uint32_t first,
                     std::uint32_t last) const;
+  /// The same as a function of (first, last), for loops.
+  auto stage_bytes_function(std::uint32_t devices, std::uint32_t stage) const {
+    const Pipeline& pipe = pipeline(devices);
+    const std::uint32_t in_flight = pipe.in_flight[stage];
+    const std::uint32_t deferred = pipe.deferred[stage];
+    return [this, in_flight, deferred](std::uint32_t first, std::uint32_t last) {
+      const StageBytes& bytes = stage_table(first, last);
+      return bytes.fixed + in_flight * bytes.saved + deferred * bytes.kept + bytes.workspace;
+    };
+  }
   /// By stage: the buffers at its edges.
   std::vector<Bytes> edge_bytes_of(const std::vector<std::uint32_t>& order) const;
 
