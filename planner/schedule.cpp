@@ -193,9 +193,10 @@ class ScheduleParser {
     return refuse(fmt::format("schedule:{}:{}: {}", line_, column, why));
   }
   Result<std::vector<Action>*> lane_of(std::string_view name) {
+    const std::string_view whole = name;
     const auto bad = [&] {
       return wrong(1, fmt::format("\"{}\" is not a lane of {} devices; lanes are d0 or d0>d1",
-                                  name.substr(0, 40), schedule_.stages.device_count));
+                                  whole.substr(0, 40), schedule_.stages.device_count));
     };
     std::uint32_t from = 0;
     std::uint32_t to = 0;
