@@ -46,7 +46,6 @@ Status StageBody::allocate_parameters(Arena& arena) {
                          Area(data[2], bytes.optimizer)};
     layers_.push_back(build_layer(spec_.model, index, spec_.shape.compute, largest(), share,
                                   layers_.empty() ? nullptr : &layers_.front(), areas));
-    gradient_blocks_.push_back(make_tensor(data[1], DType::f32, {bytes.gradients / 4}));
   }
   return {};
 }
@@ -184,6 +183,7 @@ const std::vector<TensorNorm>& StageBody::norm(Stream& stream) {
     add(stream, embedding, embedding, layers_.back().parameters.back().gradient);
     halves_added_ = true;
   }
+  EXPECTS(weights_contributed_);
   norms_.clear();
   for (const Parameter* parameter : parameters_)
     if (parameter->share == Share::none)

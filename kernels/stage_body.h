@@ -85,7 +85,6 @@ class StageBody final : public Stage {
   bool counts_only_;
   std::vector<StageLayer> layers_;
   std::vector<Block> parameter_blocks_;
-  std::vector<Tensor> gradient_blocks_;  ///< all gradients, as one vector per layer
   std::vector<Parameter*> parameters_;   ///< in global order
   Bytes input_bytes_ = 0;                ///< of the input's copy in a slab
   std::vector<Bytes> saved_offset_, deferred_offset_;
@@ -98,6 +97,7 @@ class StageBody final : public Stage {
   std::uint64_t step_ = 0;
   std::uint64_t trained_tokens_ = 0;
   bool halves_added_ = false;
+  bool weights_contributed_ = false;  ///< some B or W of this step has run
 };
 
 /// `data` + `bytes`; null stays null (meta device).

@@ -15,7 +15,9 @@ void StageBody::begin_step(Stream& stream, std::uint64_t step, std::uint64_t tra
   trained_tokens_ = trained_tokens;
   halves_added_ = false;
   std::fill(losses_.begin(), losses_.end(), 0.0);
-  for (const Tensor& gradients : gradient_blocks_) fill(stream, gradients, 0);
+  weights_contributed_ = false;
+  for (const Parameter* parameter : parameters_)
+    if (!parameter->written_first) fill(stream, parameter->gradient, 0);
 }
 
 Extent StageBody::extent_of(const MicrobatchTokens& tokens, const Tensor& input) const {
@@ -40,6 +42,7 @@ Call StageBody::call_of(const MicrobatchTokens& tokens, const Extent& extent, bo
   call.step = step_;
   call.first_sample = tokens.first_sample;
   call.loss_scale = trained_tokens_ == 0 ? 0 : 1.0 / static_cast<double>(trained_tokens_);
+  call.accumulate = weights_contributed_;
   call.workspace = Area(workspace_, workspace_bytes_);
   return call;
 }
@@ -105,6 +108,7 @@ void StageBody::backward(Stream& stream,
                          Tensor input_gradient) {
   Slab& slab = slab_of(in_flight_, m);
   run_backward(stream, slab, nullptr, output_gradient, input_gradient);
+  weights_contributed_ = true;
   slab.microbatch.reset();
 }
 
@@ -130,6 +134,7 @@ void StageBody::backward_weight(Stream& stream, MicrobatchId m) {
                           workspace_bytes_ - boundary - layers_[i].deferred_bytes);
     layers_[i].layer->backward_weight(stream, call, backward);
   }
+  weights_contributed_ = true;
   slab.microbatch.reset();
   kept.microbatch.reset();
 }

@@ -332,10 +332,10 @@ void Block::backward_weight(Stream& stream, const Call& call, const BackwardCall
   const Saved s(*this, call.extent, saved);
   const Deferred d(*this, call.extent, deferred);
   const Tensor work = backward_scratch(call.extent, area);
-  parts_.down.backward_weight(stream, d.down, s.activated, work);
-  parts_.up.backward_weight(stream, d.up, s.n2, work);
-  parts_.proj.backward_weight(stream, d.proj, s.attended, work);
-  parts_.qkv.backward_weight(stream, d.qkv, s.n1, work);
+  parts_.down.backward_weight(stream, d.down, s.activated, work, call.accumulate);
+  parts_.up.backward_weight(stream, d.up, s.n2, work, call.accumulate);
+  parts_.proj.backward_weight(stream, d.proj, s.attended, work, call.accumulate);
+  parts_.qkv.backward_weight(stream, d.qkv, s.n1, work, call.accumulate);
 }
 
 }  // namespace

@@ -30,7 +30,10 @@ struct Call {
   std::uint64_t step = 0;
   std::uint64_t first_sample = 0;
   double loss_scale = 0;  ///< 1 / trained tokens of the step, or 0
-  Area workspace;         ///< workspace_bytes of the action
+  /// False for the first backward of a step: the gradients of linear weights are then written, not
+  /// added to; all others were cleared (Parameter::written_first).
+  bool accumulate = true;
+  Area workspace;  ///< workspace_bytes of the action
 };
 
 /// Tensors of one backward call.

@@ -25,13 +25,14 @@ void Linear::backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor workspa
   matmul(stream, product);
 }
 
-void Linear::backward_weight(Stream& stream, Tensor dy, Tensor x, Tensor workspace) const {
+void Linear::backward_weight(
+    Stream& stream, Tensor dy, Tensor x, Tensor workspace, bool accumulate) const {
   Matmul product;
   product.form = MatmulForm::tn;
   product.out = weight_gradient;
   product.a = out_by_in ? dy : x;
   product.b = out_by_in ? x : dy;
-  product.accumulate = true;
+  product.accumulate = accumulate;
   product.workspace = workspace;
   matmul(stream, product);
   if (bias.rank > 0) kernels::bias_gradient(stream, bias_gradient, dy);

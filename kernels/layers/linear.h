@@ -20,8 +20,9 @@ struct Linear {
   void forward(Stream& stream, Tensor y, Tensor x, Tensor workspace) const;
   /// dx (rows, in), written
   void backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor workspace) const;
-  /// weight_gradient += , bias_gradient +=
-  void backward_weight(Stream& stream, Tensor dy, Tensor x, Tensor workspace) const;
+  /// weight_gradient = or, with accumulate, += ; bias_gradient += always
+  void backward_weight(
+      Stream& stream, Tensor dy, Tensor x, Tensor workspace, bool accumulate) const;
 
   Bytes forward_workspace(std::uint64_t rows) const;
   Bytes backward_workspace(std::uint64_t rows) const;

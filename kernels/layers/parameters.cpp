@@ -52,6 +52,8 @@ std::vector<Parameter> layer_parameters(const ModelSpec& model,
     Parameter parameter;
     parameter.spec = all[i];
     parameter.tensor = i;
+    parameter.written_first =
+        layer_kind(model, layer) == LayerKind::block && all[i].shape.size() == 2;
     list.push_back(parameter);
   }
   if (model.tied && layer_kind(model, layer) == LayerKind::head) {

@@ -28,6 +28,8 @@ struct Parameter {
   Tensor compute;                      ///< what products read: bf16 copy, or the weight itself
   Tensor gradient;                     ///< f32
   Tensor first_moment, second_moment;  ///< f32; rank 0 for Share::half
+  /// Its gradient is written whole by the first backward of a step, so nobody needs to clear it.
+  bool written_first = false;
   bool has_copy() const { return compute.rank > 0 && compute.dtype == DType::bf16; }
 };
 
