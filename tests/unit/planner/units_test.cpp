@@ -13,7 +13,8 @@ TEST_CASE("sizes carry their unit both ways") {
 }
 
 TEST_CASE("a size without a unit, or with an unknown one, is refused by name") {
-  for (const char* text : {"24", "24 Gib", "", "GiB", "-1 GiB", "nan GiB", "1e400 GiB", "1 GiB x"}) {
+  for (const char* text :
+       {"24", "24 Gib", "", "GiB", "-1 GiB", "nan GiB", "1e400 GiB", "1 GiB x"}) {
     const auto result = parse_bytes(text);
     REQUIRE_FALSE(result.ok());
     CHECK(result.error().code == ErrorCode::invalid_input);
