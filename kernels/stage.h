@@ -72,6 +72,11 @@ UpdateDecision decide_update(std::vector<TensorNorm> norms,
                              double clip_norm,
                              std::uint64_t trained_tokens);
 
+/// The same for norms that are in tensor order already; allocates nothing.
+UpdateDecision decide_update_in_order(std::span<const TensorNorm> norms,
+                                      double clip_norm,
+                                      std::uint64_t trained_tokens);
+
 /// One hash of a whole model from the tensors' hashes of all stages, in any order.
 std::uint64_t state_hash_of(std::vector<std::pair<std::uint32_t, std::uint64_t>> hashes);
 

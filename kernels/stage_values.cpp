@@ -12,6 +12,12 @@ UpdateDecision decide_update(std::vector<TensorNorm> norms,
                              std::uint64_t trained_tokens) {
   std::sort(norms.begin(), norms.end(),
             [](const TensorNorm& a, const TensorNorm& b) { return a.tensor < b.tensor; });
+  return decide_update_in_order(norms, clip_norm, trained_tokens);
+}
+
+UpdateDecision decide_update_in_order(std::span<const TensorNorm> norms,
+                                      double clip_norm,
+                                      std::uint64_t trained_tokens) {
   double sum = 0;
   for (const TensorNorm& one : norms) sum += one.sum_of_squares;
   UpdateDecision decision;

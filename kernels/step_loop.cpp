@@ -21,8 +21,8 @@ StepOutcome run_step(Stage& stage, Stream& stream, const StepInput& input) {
     outcome.loss += stage.loss(MicrobatchId{i});
     stage.backward(stream, MicrobatchId{i}, {}, {});
   }
-  const UpdateDecision decision =
-      decide_update(stage.norm(stream), stage.spec().optimizer.clip_norm, outcome.trained_tokens);
+  const UpdateDecision decision = decide_update_in_order(
+      stage.norm(stream), stage.spec().optimizer.clip_norm, outcome.trained_tokens);
   stage.update(stream, {input.step, input.adam_step, input.learning_rate, decision.gradient_scale,
                         decision.skip});
   outcome.norm = decision.norm;

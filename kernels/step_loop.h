@@ -28,7 +28,7 @@ struct StepOutcome {
 /// Targets that are trained (not -1), over all microbatches.
 std::uint64_t trained_tokens(std::span<const MicrobatchTokens> microbatches);
 
-/// F and B of each microbatch in turn, N, U. Allocates nothing but the norm's decision.
+/// F and B of each microbatch in turn, N, U. Allocates nothing.
 StepOutcome run_step(Stage& stage, Stream& stream, const StepInput& input);
 
 /// Mean loss per trained token of some microbatches, without training.

@@ -2,7 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <oneapi/dnnl/dnnl_debug.h>
 #include <algorithm>
+#include <array>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 #include <vector>
@@ -61,7 +63,8 @@ struct ProductHash {
 struct Prepared {
   dnnl::matmul primitive;
   dnnl::memory a, b, c, bias;
-  std::unordered_map<int, dnnl::memory> arguments;
+  std::array<dnnl_exec_arg_t, 4> arguments{};  ///< the first argument_count of them
+  int argument_count = 3;
 };
 
 /// What one thread keeps.
@@ -78,10 +81,13 @@ struct Library {
     made.a = dnnl::memory(desc.src_desc(), engine, nullptr);
     made.b = dnnl::memory(desc.weights_desc(), engine, nullptr);
     made.c = dnnl::memory(desc.dst_desc(), engine, nullptr);
-    made.arguments = {{DNNL_ARG_SRC, made.a}, {DNNL_ARG_WEIGHTS, made.b}, {DNNL_ARG_DST, made.c}};
+    made.arguments[0] = {DNNL_ARG_SRC, made.a.get()};
+    made.arguments[1] = {DNNL_ARG_WEIGHTS, made.b.get()};
+    made.arguments[2] = {DNNL_ARG_DST, made.c.get()};
     if (p.bias) {
       made.bias = dnnl::memory(desc.bias_desc(), engine, nullptr);
-      made.arguments.emplace(DNNL_ARG_BIAS, made.bias);
+      made.arguments[3] = {DNNL_ARG_BIAS, made.bias.get()};
+      made.argument_count = 4;
     }
     return prepared.emplace(p, std::move(made)).first->second;
   }
@@ -123,7 +129,11 @@ void multiply(const Product& p, const void* a, const void* b, void* c, const flo
     product.b.set_data_handle(const_cast<void*>(b));
     product.c.set_data_handle(c);
     if (p.bias) product.bias.set_data_handle(const_cast<float*>(bias));
-    product.primitive.execute(mine.stream, product.arguments);
+    // The C interface: the C++ one makes a vector of arguments on each call.
+    const dnnl_status_t status =
+        dnnl_primitive_execute(product.primitive.get(), mine.stream.get(), product.argument_count,
+                               product.arguments.data());
+    if (status != dnnl_success) library_failed(p, dnnl_status2str(status));
   } catch (const dnnl::error& e) {
     library_failed(p, e.what());
   }
