@@ -22,15 +22,20 @@ RunSpec unlike_devices(std::uint32_t devices, ScheduleKind kind, LinkSpec link) 
   return spec;
 }
 
+/// The fastest step of up to three runs: whatever else the machine does may slow steps down, nothing
+/// may speed one up.
 void check_honest(const RunSpec& spec) {
-  const PlayedRun run = play(spec, with_tokens(spec));
-  REQUIRE(run.error == "");
-  // The fastest step: whatever else the machine does may slow one down, nothing may speed it up.
-  Seconds best = run.rows.back().seconds;
-  for (const StepRow& row : run.rows) best = std::min(best, row.seconds);
-  INFO("predicted " << run.plan.predicted_step << " s, measured " << best << " s");
-  CHECK(best >= run.plan.predicted_step);
-  CHECK(best <= 1.05 * run.plan.predicted_step);
+  Seconds best = 1e9;
+  Seconds predicted = 0;
+  for (int attempt = 0; attempt < 3 && best > 1.05 * predicted; ++attempt) {
+    const PlayedRun run = play(spec, with_tokens(spec));
+    REQUIRE(run.error == "");
+    predicted = run.plan.predicted_step;
+    for (const StepRow& row : run.rows) best = std::min(best, row.seconds);
+  }
+  INFO("predicted " << predicted << " s, measured " << best << " s");
+  CHECK(best >= predicted);
+  CHECK(best <= 1.05 * predicted);
 }
 
 }  // namespace
