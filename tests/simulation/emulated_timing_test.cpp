@@ -22,8 +22,8 @@ RunSpec unlike_devices(std::uint32_t devices, ScheduleKind kind, LinkSpec link) 
   return spec;
 }
 
-/// The fastest step of up to three runs: whatever else the machine does may slow steps down, nothing
-/// may speed one up.
+/// The fastest step of up to three runs: whatever else the machine does may slow steps down,
+/// nothing may speed one up.
 void check_honest(const RunSpec& spec) {
   Seconds best = 1e9;
   Seconds predicted = 0;
