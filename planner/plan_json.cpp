@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
+#include "planner/model_json.h"
 #include "planner/plan.h"
 #include "planner/schedules.h"
 
@@ -16,21 +17,6 @@ using nlohmann::json;
 
 constexpr std::size_t most_bytes = std::size_t{256} << 20;
 constexpr std::uint32_t format_version = 1;
-
-json model_json(const ModelSpec& model) {
-  return {{"family", model.family == ModelFamily::gpt2 ? "gpt2" : "llama"},
-          {"blocks", model.blocks},
-          {"width", model.width},
-          {"heads", model.heads},
-          {"kv_heads", model.kv_heads},
-          {"ffn_width", model.ffn_width},
-          {"vocabulary", model.vocabulary},
-          {"context", model.context},
-          {"tied", model.tied},
-          {"norm_epsilon", model.norm_epsilon},
-          {"rope_theta", model.rope_theta},
-          {"dropout", model.dropout}};
-}
 
 json memory_json(const MemoryPlan& memory) {
   return {{"weights", memory.weights},     {"gradients", memory.gradients},

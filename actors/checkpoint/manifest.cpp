@@ -9,6 +9,7 @@
 #include <set>
 
 #include "actors/data/strict_json.h"
+#include "planner/model_json.h"
 
 namespace troupe {
 namespace {
@@ -20,21 +21,6 @@ constexpr const char* format_name = "troupe checkpoint";
 std::string checksum_of(const json& body) {
   const std::string text = body.dump(1);
   return to_hex(XXH3_128bits(text.data(), text.size()));
-}
-
-json model_json(const ModelSpec& model) {
-  return {{"family", model.family == ModelFamily::gpt2 ? "gpt2" : "llama"},
-          {"blocks", model.blocks},
-          {"width", model.width},
-          {"heads", model.heads},
-          {"kv_heads", model.kv_heads},
-          {"ffn_width", model.ffn_width},
-          {"vocabulary", model.vocabulary},
-          {"context", model.context},
-          {"tied", model.tied},
-          {"norm_epsilon", model.norm_epsilon},
-          {"rope_theta", model.rope_theta},
-          {"dropout", model.dropout}};
 }
 
 json body_of(const Manifest& manifest) {
