@@ -85,8 +85,8 @@ class StageBody final : public Stage {
   bool counts_only_;
   std::vector<StageLayer> layers_;
   std::vector<Block> parameter_blocks_;
-  std::vector<Parameter*> parameters_;   ///< in global order
-  Bytes input_bytes_ = 0;                ///< of the input's copy in a slab
+  std::vector<Parameter*> parameters_;  ///< in global order
+  Bytes input_bytes_ = 0;               ///< of the input's copy in a slab
   std::vector<Bytes> saved_offset_, deferred_offset_;
   std::vector<Slab> in_flight_, deferred_;
   Block own_workspace_;

@@ -36,7 +36,7 @@ struct AddressRange {
   std::uintptr_t first = 0, last = 0;
 };
 AddressRange matrix_library;
-std::atomic<std::uint64_t> own_allocations{0}, library_allocations{0};
+std::atomic<std::uint64_t> own_allocations{0}, allocations_by_library{0};
 
 int find_matrix_library(dl_phdr_info* info, std::size_t, void*) {
   if (std::strstr(info->dlpi_name, "dnnl") == nullptr) return 0;
@@ -52,7 +52,7 @@ int find_matrix_library(dl_phdr_info* info, std::size_t, void*) {
 void count_allocation(void* caller) {
   const auto address = reinterpret_cast<std::uintptr_t>(caller);
   const bool library = matrix_library.first <= address && address < matrix_library.last;
-  (library ? library_allocations : own_allocations).fetch_add(1, std::memory_order_relaxed);
+  (library ? allocations_by_library : own_allocations).fetch_add(1, std::memory_order_relaxed);
 }
 }  // namespace
 #define COUNT_ALLOCATION count_allocation(__builtin_return_address(0))
@@ -261,9 +261,9 @@ struct Trainer {
   MicrobatchTokens microbatch;
   std::uint64_t step = 0;
   double loss = 0;
-  std::uint64_t allocations = 0;          ///< inside the last step, ours
-  std::uint64_t library_allocations = 0;  ///< and the matrix library's
-  double cpu_ms = 0;                      ///< processor time of the last step, all threads
+  std::uint64_t allocations = 0;             ///< inside the last step, ours
+  std::uint64_t allocations_by_library = 0;  ///< and the matrix library's
+  double cpu_ms = 0;                         ///< processor time of the last step, all threads
 
   explicit Trainer(const Arguments& arguments) : args(arguments) {
     DeviceSpec spec;
@@ -292,7 +292,7 @@ struct Trainer {
     device->submit({[&](Stream& stream) {
                       for (double& one : milliseconds) {
                         const std::uint64_t before = ::own_allocations.load();
-                        const std::uint64_t library_before = ::library_allocations.load();
+                        const std::uint64_t library_before = ::allocations_by_library.load();
                         const std::clock_t cpu_before = std::clock();
                         const double begin = now();
                         ++step;
@@ -301,7 +301,7 @@ struct Trainer {
                         cpu_ms = 1e3 * static_cast<double>(std::clock() - cpu_before) /
                                  static_cast<double>(CLOCKS_PER_SEC);
                         allocations = ::own_allocations.load() - before;
-                        library_allocations = ::library_allocations.load() - library_before;
+                        allocations_by_library = ::allocations_by_library.load() - library_before;
                       }
                     },
                     0,
@@ -334,7 +334,7 @@ int main(int count, char** words) {
         args.layers, args.width, args.threads, to_string(args.precision), ms,
         *std::min_element(times.begin(), times.end()), trainer.cpu_ms, rate / 1e9,
         peak_rate > 0 ? 100 * rate / peak_rate : 0, peak_rate / 1e9, trainer.allocations,
-        trainer.library_allocations, trainer.loss);
+        trainer.allocations_by_library, trainer.loss);
     return trainer.allocations == 0 ? 0 : 1;
   }
   trainer.run(1);
