@@ -147,15 +147,18 @@ TEST_CASE("validation runs forward alone and changes nothing") {
   }
 }
 
-TEST_CASE("a run resumes under another plan with the same bits") {
-  RunSpec whole = tiny_run(tiny_gpt2(), tiny_shape(4), 1, ScheduleKind::one_f_one_b, 6);
+TEST_CASE("L090 L094 L096 ten steps, a save and ten steps under another plan are twenty steps") {
+  RunSpec whole = tiny_run(tiny_gpt2(), tiny_shape(4), 1, ScheduleKind::one_f_one_b, 20);
+  whole.model.tied = GENERATE(true, false);
+  whole.shape.compute = whole.plan.shape.compute = GENERATE(DType::f32, DType::bf16);
+  INFO("tied " << whole.model.tied << " bf16 " << (whole.shape.compute == DType::bf16));
   RandomTokens tokens(whole.model, whole.shape);
   const Trace expected = reference_trace(whole, tokens);
 
   const TemporaryFolder folder(Where::memory);
   RunSpec first = whole;
-  first.cluster = tiny_run(tiny_gpt2(), tiny_shape(4), 3).cluster;
-  first.steps = 3;
+  first.cluster = tiny_run(whole.model, tiny_shape(4), 3).cluster;
+  first.steps = 10;
   pin_stages(first, {2, 2, 2});
   RunOptions options = with_tokens(first);
   options.checkpoint_folder = (folder / "checkpoints").string();
@@ -164,7 +167,7 @@ TEST_CASE("a run resumes under another plan with the same bits") {
   REQUIRE_FALSE(before.outcome.last_checkpoint.empty());
 
   RunSpec second = whole;
-  second.cluster = tiny_run(tiny_gpt2(), tiny_shape(4), 2).cluster;
+  second.cluster = tiny_run(whole.model, tiny_shape(4), 2).cluster;
   second.plan.schedule = ScheduleKind::zero_bubble_h1;
   pin_stages(second, {3, 3});
   second.checkpoint.resume_from = before.outcome.last_checkpoint;
@@ -173,6 +176,7 @@ TEST_CASE("a run resumes under another plan with the same bits") {
   Trace joined = before.trace;
   for (const StepRow& row : after.rows) {
     CHECK(row.step == joined.loss_bits.size() + 1);
+    CHECK(row.learning_rate == learning_rate_at(whole.learning_rate, row.step));
     joined.loss_bits.push_back(row.loss_bits);
     joined.norm_bits.push_back(row.gradient_norm_bits);
     joined.state_hash.push_back(row.state_hash);
@@ -183,8 +187,8 @@ TEST_CASE("a run resumes under another plan with the same bits") {
   second.seed = 8;
   CHECK(play(second, with_tokens(second)).error.find("seed 7") != std::string::npos);
   second.seed = 7;
-  second.steps = 3;
-  CHECK(play(second, with_tokens(second)).error.find("has done 3 steps") != std::string::npos);
+  second.steps = 10;
+  CHECK(play(second, with_tokens(second)).error.find("has done 10 steps") != std::string::npos);
 }
 
 TEST_CASE("asked to stop, a run finishes its step and saves") {
