@@ -44,9 +44,11 @@ TEST_CASE("every schedule on two, three and four devices equals the bare step lo
   const auto devices = GENERATE(2U, 3U, 4U);
   const std::uint32_t microbatches = GENERATE(1U, 2U, 3U, 8U);
   const bool tied = GENERATE(true, false);
-  CAPTURE(to_string(schedule), devices, microbatches, tied);
-  RunSpec spec = tiny_run(tied ? tiny_gpt2(tied) : tiny_llama(tied), tiny_shape(microbatches),
-                          devices, schedule);
+  const DType compute = GENERATE(DType::f32, DType::bf16);
+  CAPTURE(to_string(schedule), devices, microbatches, tied, to_string(compute));
+  RunSpec spec = tiny_run(tied ? tiny_gpt2(tied) : tiny_llama(tied),
+                          tiny_shape(microbatches, 2, compute), devices, schedule);
+  for (DeviceSpec& device : spec.cluster.devices) device.threads = microbatches % 2 + 1;
   if (schedule == ScheduleKind::interleaved && devices > 3) return;  // six layers
   if (schedule == ScheduleKind::interleaved)
     pin_stages(spec, devices == 2 ? std::vector<std::uint32_t>{1, 2, 1, 2}
