@@ -4,25 +4,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "planner/json_object.h"
+#include "planner/model_json.h"
+
 namespace troupe {
 
 using Json = nlohmann::json;
 
 // One list of members per struct serves both directions.
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ModelSpec,
-                                   family,
-                                   blocks,
-                                   width,
-                                   heads,
-                                   kv_heads,
-                                   ffn_width,
-                                   vocabulary,
-                                   context,
-                                   tied,
-                                   norm_epsilon,
-                                   rope_theta,
-                                   dropout)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(
     StepShape, microbatch_count, microbatch_size, sequence_length, batch_size, compute)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdamWSpec, beta1, beta2, epsilon, weight_decay, clip_norm)
@@ -138,7 +128,7 @@ std::string to_json(const RunSpec& spec) {
                      {"state_hash_every", spec.state_hash_every},
                      {"listen_host", spec.listen_host},
                      {"listen_port", spec.listen_port},
-                     {"model", spec.model},
+                     {"model", model_json(spec.model)},
                      {"shape", spec.shape},
                      {"optimizer", spec.optimizer},
                      {"learning_rate", spec.learning_rate},
@@ -164,7 +154,7 @@ Result<RunSpec> run_spec_from_json(std::string_view text) try {
   json.at("state_hash_every").get_to(spec.state_hash_every);
   json.at("listen_host").get_to(spec.listen_host);
   json.at("listen_port").get_to(spec.listen_port);
-  json.at("model").get_to(spec.model);
+  spec.model = read_model(json.at("model"), "model");
   json.at("shape").get_to(spec.shape);
   json.at("optimizer").get_to(spec.optimizer);
   json.at("learning_rate").get_to(spec.learning_rate);
@@ -178,6 +168,8 @@ Result<RunSpec> run_spec_from_json(std::string_view text) try {
   json.at("request_timeout").get_to(spec.request_timeout);
   json.at("copy_between_devices").get_to(spec.copy_between_devices);
   return spec;
+} catch (const JsonRefused& refused) {
+  return Error{ErrorCode::protocol, fmt::format("the run's description: {}", refused.text)};
 } catch (const nlohmann::json::exception& wrong) {
   return Error{ErrorCode::protocol, fmt::format("the run's description: {}", wrong.what())};
 }

@@ -1,11 +1,9 @@
 /// plan.json: writing, and reading with nothing taken on trust.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 
+#include "planner/json_object.h"
 #include "planner/model_json.h"
 #include "planner/plan.h"
 #include "planner/schedules.h"
@@ -24,89 +22,8 @@ json memory_json(const MemoryPlan& memory) {
           {"workspace", memory.workspace}, {"transfer", memory.transfer}};
 }
 
-/// Thrown inside this file alone, caught at its border.
-struct Refused {
-  std::string text;
-};
-
-/// An object whose keys are all known and all there; `path` is for messages.
-class Object {
- public:
-  Object(const json& value, std::string path, std::initializer_list<const char*> keys)
-      : value_(value), path_(std::move(path)) {
-    if (!value.is_object()) throw Refused{path_ + " is not an object"};
-    for (const char* key : keys)
-      if (!value.contains(key)) throw Refused{fmt::format("{}.{} is missing", path_, key)};
-    for (const auto& [key, ignored] : value.items())
-      if (std::none_of(keys.begin(), keys.end(),
-                       [&, k = key](const char* known) { return k == known; }))
-        throw Refused{fmt::format("{}.{} is not a known key", path_, key.substr(0, 60))};
-  }
-  const json& at(const char* key) const { return value_.at(key); }
-  std::string path(const char* key) const { return path_ + "." + key; }
-
-  std::uint64_t u64(const char* key) const { return u64_of(at(key), path(key)); }
-  std::uint32_t u32(const char* key) const { return u32_of(at(key), path(key)); }
-  double number(const char* key) const { return number_of(at(key), path(key)); }
-  bool boolean(const char* key) const {
-    if (!at(key).is_boolean()) throw Refused{path(key) + " is not true or false"};
-    return at(key).get<bool>();
-  }
-  std::string string(const char* key) const { return string_of(at(key), path(key)); }
-  const json& array(const char* key) const {
-    if (!at(key).is_array()) throw Refused{path(key) + " is not an array"};
-    return at(key);
-  }
-
-  static std::uint64_t u64_of(const json& value, const std::string& path) {
-    if (!value.is_number_unsigned()) throw Refused{path + " is not a whole number from 0"};
-    return value.get<std::uint64_t>();
-  }
-  static std::uint32_t u32_of(const json& value, const std::string& path) {
-    const std::uint64_t number = u64_of(value, path);
-    if (number > 0xffffffffu) throw Refused{path + " does not fit into 32 bits"};
-    return static_cast<std::uint32_t>(number);
-  }
-  static double number_of(const json& value, const std::string& path) {
-    if (!value.is_number()) throw Refused{path + " is not a number"};
-    return value.get<double>();
-  }
-  static std::string string_of(const json& value, const std::string& path) {
-    if (!value.is_string()) throw Refused{path + " is not a string"};
-    return value.get<std::string>();
-  }
-
- private:
-  const json& value_;
-  std::string path_;
-};
-
-ModelSpec read_model(const json& value) {
-  const Object object(value, "model",
-                      {"family", "blocks", "width", "heads", "kv_heads", "ffn_width", "vocabulary",
-                       "context", "tied", "norm_epsilon", "rope_theta", "dropout"});
-  ModelSpec model;
-  const std::string family = object.string("family");
-  if (family != "gpt2" && family != "llama")
-    throw Refused{"model.family is neither \"gpt2\" nor \"llama\""};
-  model.family = family == "gpt2" ? ModelFamily::gpt2 : ModelFamily::llama;
-  model.blocks = object.u32("blocks");
-  model.width = object.u32("width");
-  model.heads = object.u32("heads");
-  model.kv_heads = object.u32("kv_heads");
-  model.ffn_width = object.u32("ffn_width");
-  model.vocabulary = object.u32("vocabulary");
-  model.context = object.u32("context");
-  model.tied = object.boolean("tied");
-  model.norm_epsilon = object.number("norm_epsilon");
-  model.rope_theta = object.number("rope_theta");
-  model.dropout = object.number("dropout");
-  if (const Status status = validate(model); !status) throw Refused{status.error().text};
-  return model;
-}
-
 StepShape read_shape(const json& value) {
-  const Object object(
+  const JsonObject object(
       value, "shape",
       {"microbatch_count", "microbatch_size", "sequence_length", "batch_size", "compute"});
   StepShape shape;
@@ -116,7 +33,7 @@ StepShape read_shape(const json& value) {
   shape.batch_size = object.u32("batch_size");
   const std::string compute = object.string("compute");
   if (compute != "f32" && compute != "bf16")
-    throw Refused{"shape.compute is neither \"f32\" nor \"bf16\""};
+    throw JsonRefused{"shape.compute is neither \"f32\" nor \"bf16\""};
   shape.compute = compute == "f32" ? DType::f32 : DType::bf16;
   return shape;
 }
@@ -126,35 +43,38 @@ std::vector<StagePlan> read_stages(const json& list, const ModelSpec& model, std
   std::uint32_t next = 0;
   for (const json& value : list) {
     const std::string path = fmt::format("stages[{}]", stages.size());
-    const Object object(value, path, {"first_layer", "last_layer", "device", "device_name"});
+    const JsonObject object(value, path, {"first_layer", "last_layer", "device", "device_name"});
     StagePlan stage{{object.u32("first_layer"), object.u32("last_layer")},
                     DeviceId{object.u32("device")}};
     object.string("device_name");
     if (stage.layers.first != next || stage.layers.last <= next)
-      throw Refused{fmt::format("{} does not continue at layer {} with at least one", path, next)};
+      throw JsonRefused{
+          fmt::format("{} does not continue at layer {} with at least one", path, next)};
     if (stage.device.index() >= devices)
-      throw Refused{fmt::format("{}.device = {} of {} devices", path, stage.device.value, devices)};
+      throw JsonRefused{
+          fmt::format("{}.device = {} of {} devices", path, stage.device.value, devices)};
     next = stage.layers.last;
     stages.push_back(stage);
   }
   if (next != layer_count(model))
-    throw Refused{fmt::format("stages hold {} of {} layers", next, layer_count(model))};
+    throw JsonRefused{fmt::format("stages hold {} of {} layers", next, layer_count(model))};
   return stages;
 }
 
-std::vector<std::uint32_t> read_counts(const Object& plan, const char* key) {
+std::vector<std::uint32_t> read_counts(const JsonObject& plan, const char* key) {
   std::vector<std::uint32_t> counts;
   for (const json& value : plan.array(key))
-    counts.push_back(Object::u32_of(value, fmt::format("{}[{}]", plan.path(key), counts.size())));
+    counts.push_back(
+        JsonObject::u32_of(value, fmt::format("{}[{}]", plan.path(key), counts.size())));
   return counts;
 }
 
 std::vector<MemoryPlan> read_memory(const json& list) {
   std::vector<MemoryPlan> memory;
   for (const json& value : list) {
-    const Object object(value, fmt::format("devices[{}]", memory.size()),
-                        {"name", "memory", "weights", "gradients", "optimizer", "activations",
-                         "workspace", "transfer"});
+    const JsonObject object(value, fmt::format("devices[{}]", memory.size()),
+                            {"name", "memory", "weights", "gradients", "optimizer", "activations",
+                             "workspace", "transfer"});
     object.string("name");
     object.u64("memory");
     MemoryPlan one;
@@ -169,7 +89,7 @@ std::vector<MemoryPlan> read_memory(const json& list) {
   return memory;
 }
 
-Schedule read_schedule(const Object& plan, const Plan& made, std::size_t devices) {
+Schedule read_schedule(const JsonObject& plan, const Plan& made, std::size_t devices) {
   StageMap map;
   for (const StagePlan& stage : made.stages) map.device_of_stage.push_back(stage.device);
   map.microbatch_count = made.shape.microbatch_count;
@@ -178,10 +98,10 @@ Schedule read_schedule(const Object& plan, const Plan& made, std::size_t devices
   map.transfer_slots = plan.u32("transfer_slots");
   std::string text;
   for (const json& line : plan.array("schedule"))
-    text += Object::string_of(line, plan.path("schedule[]")) + "\n";
+    text += JsonObject::string_of(line, plan.path("schedule[]")) + "\n";
   auto schedule = parse_schedule(text, map);
-  if (!schedule) throw Refused{schedule.error().text};
-  if (const Status status = validate(*schedule); !status) throw Refused{status.error().text};
+  if (!schedule) throw JsonRefused{schedule.error().text};
+  if (const Status status = validate(*schedule); !status) throw JsonRefused{status.error().text};
   return std::move(*schedule);
 }
 
@@ -189,30 +109,30 @@ Timeline read_timeline(const json& list) {
   Timeline timeline;
   for (const json& value : list) {
     const std::string path = fmt::format("timeline[{}]", timeline.spans.size());
-    if (!value.is_array() || value.size() != 4) throw Refused{path + " is not a list of four"};
-    const auto action = parse_action(Object::string_of(value[0], path));
-    if (!action) throw Refused{path + ": " + action.error().text};
-    timeline.spans.push_back({*action, Object::string_of(value[1], path),
-                              Object::number_of(value[2], path),
-                              Object::number_of(value[3], path)});
+    if (!value.is_array() || value.size() != 4) throw JsonRefused{path + " is not a list of four"};
+    const auto action = parse_action(JsonObject::string_of(value[0], path));
+    if (!action) throw JsonRefused{path + ": " + action.error().text};
+    timeline.spans.push_back({*action, JsonObject::string_of(value[1], path),
+                              JsonObject::number_of(value[2], path),
+                              JsonObject::number_of(value[3], path)});
   }
   return timeline;
 }
 
 Plan read_plan(const json& value) {
-  const Object object(value, "plan",
-                      {"format", "epoch", "model", "shape", "schedule_kind", "transfer_slots",
-                       "stages", "devices", "schedule", "in_flight", "deferred", "unused",
-                       "predicted_step_seconds", "timeline", "notes"});
+  const JsonObject object(value, "plan",
+                          {"format", "epoch", "model", "shape", "schedule_kind", "transfer_slots",
+                           "stages", "devices", "schedule", "in_flight", "deferred", "unused",
+                           "predicted_step_seconds", "timeline", "notes"});
   if (object.u64("format") != format_version)
-    throw Refused{fmt::format("plan.format is {}, this program reads {}", object.u64("format"),
-                              format_version)};
+    throw JsonRefused{fmt::format("plan.format is {}, this program reads {}", object.u64("format"),
+                                  format_version)};
   Plan plan;
   plan.epoch.value = object.u64("epoch");
-  plan.model = read_model(object.at("model"));
+  plan.model = read_model(object.at("model"), "model");
   plan.shape = read_shape(object.at("shape"));
   const auto kind = parse_schedule_kind(object.string("schedule_kind"));
-  if (!kind) throw Refused{kind.error().text};
+  if (!kind) throw JsonRefused{kind.error().text};
   plan.schedule_kind = *kind;
   plan.memory = read_memory(object.array("devices"));
   plan.stages = read_stages(object.array("stages"), plan.model, plan.memory.size());
@@ -220,18 +140,19 @@ Plan read_plan(const json& value) {
   plan.in_flight = read_counts(object, "in_flight");
   plan.deferred = read_counts(object, "deferred");
   if (plan.in_flight != in_flight_per_stage(plan.schedule))
-    throw Refused{"plan.in_flight is not what the schedule holds"};
+    throw JsonRefused{"plan.in_flight is not what the schedule holds"};
   if (plan.deferred != deferred_per_stage(plan.schedule))
-    throw Refused{"plan.deferred is not what the schedule holds"};
+    throw JsonRefused{"plan.deferred is not what the schedule holds"};
   for (const std::uint32_t device : read_counts(object, "unused")) {
     if (device >= plan.memory.size() || !plan.schedule.devices[device].empty())
-      throw Refused{fmt::format("plan.unused names device {}, which is used or unknown", device)};
+      throw JsonRefused{
+          fmt::format("plan.unused names device {}, which is used or unknown", device)};
     plan.unused.push_back(DeviceId{device});
   }
   plan.predicted_step = object.number("predicted_step_seconds");
   plan.timeline = read_timeline(object.array("timeline"));
   for (const json& note : object.array("notes"))
-    plan.notes.push_back(Object::string_of(note, "plan.notes[]"));
+    plan.notes.push_back(JsonObject::string_of(note, "plan.notes[]"));
   return plan;
 }
 
@@ -294,12 +215,12 @@ Result<Plan> plan_from_json(std::string_view text) {
   try {
     // Nesting is bounded so that a hostile text cannot exhaust the stack.
     const auto shallow = [](int depth, json::parse_event_t, json&) {
-      if (depth > 8) throw Refused{"nested deeper than a plan is"};
+      if (depth > 8) throw JsonRefused{"nested deeper than a plan is"};
       return true;
     };
     const json value = json::parse(text.begin(), text.end(), shallow);
     return read_plan(value);
-  } catch (const Refused& refused) {
+  } catch (const JsonRefused& refused) {
     return refuse(refused.text);
   } catch (const json::exception& failure) {
     return refuse(failure.what());

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
 #include "actors/data/strict_json.h"
+#include "planner/json_object.h"
 #include "planner/model_json.h"
 
 namespace troupe {
@@ -43,145 +42,59 @@ json body_of(const Manifest& manifest) {
           {"files", std::move(files)}};
 }
 
-/// Takes the keys of one object one by one; what is left at the end is unknown. The first problem
-/// is kept.
-class Taker {
- public:
-  Taker(const json& object, std::string where, std::optional<Error>& problem)
-      : object_(object), where_(std::move(where)), problem_(problem) {
-    if (!object_.is_object()) refuse("must be an object");
-  }
-
-  std::uint64_t number(const char* key, std::uint64_t most = UINT64_MAX) {
-    const json* const value = take(key);
-    if (value == nullptr) return 0;
-    if (value->is_number_unsigned() && value->get<std::uint64_t>() <= most)
-      return value->get<std::uint64_t>();
-    refuse(fmt::format("\"{}\" must be a whole number up to {}", key, most));
-    return 0;
-  }
-  std::uint32_t number32(const char* key) {
-    return static_cast<std::uint32_t>(number(key, UINT32_MAX));
-  }
-  double real(const char* key) {
-    const json* const value = take(key);
-    if (value != nullptr && !value->is_number())
-      refuse(fmt::format("\"{}\" must be a number", key));
-    return value != nullptr && value->is_number() ? value->get<double>() : 0;
-  }
-  bool flag(const char* key) {
-    const json* const value = take(key);
-    if (value != nullptr && !value->is_boolean())
-      refuse(fmt::format("\"{}\" must be true or false", key));
-    return value != nullptr && value->is_boolean() && value->get<bool>();
-  }
-  std::string text(const char* key) {
-    const json* const value = take(key);
-    if (value != nullptr && !value->is_string()) refuse(fmt::format("\"{}\" must be a text", key));
-    return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
-  }
-  const json* list(const char* key) {
-    const json* const value = take(key);
-    if (value == nullptr || value->is_array()) return value;
-    refuse(fmt::format("\"{}\" must be a list", key));
-    return nullptr;
-  }
-  const json* take(const char* key) {
-    if (!object_.is_object()) return nullptr;
-    taken_.insert(key);
-    const auto found = object_.find(key);
-    if (found != object_.end()) return &*found;
-    refuse(fmt::format("\"{}\" is missing", key));
-    return nullptr;
-  }
-  void no_more() {
-    if (!object_.is_object()) return;
-    for (const auto& [key, value] : object_.items())
-      if (!taken_.contains(key)) refuse(fmt::format("unknown key \"{}\"", printable(key)));
-  }
-  void refuse(const std::string& why) {
-    if (!problem_) problem_ = Error{ErrorCode::corrupt, fmt::format("{}: {}", where_, why)};
-  }
-
- private:
-  const json& object_;
-  std::string where_;
-  std::optional<Error>& problem_;
-  std::set<std::string> taken_;
-};
-
-ModelSpec take_model(const json& object, const std::string& where, std::optional<Error>& problem) {
-  Taker keys(object, where + ": model", problem);
-  ModelSpec model;
-  const std::string family = keys.text("family");
-  if (family != "gpt2" && family != "llama") keys.refuse("\"family\" must be gpt2 or llama");
-  model.family = family == "llama" ? ModelFamily::llama : ModelFamily::gpt2;
-  model.blocks = keys.number32("blocks");
-  model.width = keys.number32("width");
-  model.heads = keys.number32("heads");
-  model.kv_heads = keys.number32("kv_heads");
-  model.ffn_width = keys.number32("ffn_width");
-  model.vocabulary = keys.number32("vocabulary");
-  model.context = keys.number32("context");
-  model.tied = keys.flag("tied");
-  model.norm_epsilon = keys.real("norm_epsilon");
-  model.rope_theta = keys.real("rope_theta");
-  model.dropout = keys.real("dropout");
-  keys.no_more();
-  if (problem) return model;
-  if (const Status legal = validate(model); !legal.ok()) keys.refuse(legal.error().text);
-  return model;
+/// Throws JsonRefused, as every reader here.
+void refuse_if(bool wrong, const std::string& why) {
+  if (wrong) throw JsonRefused{why};
 }
 
-ShardRecord take_file(const json& object, const std::string& where, std::optional<Error>& problem) {
-  Taker keys(object, where, problem);
+ShardRecord read_file_record(const json& value, const std::string& path) {
+  const JsonObject object(value, path, {"name", "bytes", "xxh3_128", "tensors"});
   ShardRecord shard;
-  shard.file.name = keys.text("name");
-  if (!is_plain_name(shard.file.name))
-    keys.refuse(fmt::format("\"{}\" is not a plain file name", printable(shard.file.name)));
-  shard.file.bytes = keys.number("bytes");
-  shard.file.xxh3_128 = keys.text("xxh3_128");
-  if (shard.file.xxh3_128.size() != 32) keys.refuse("\"xxh3_128\" must have 32 digits");
-  if (const json* const tensors = keys.list("tensors"))
-    for (const json& name : *tensors) {
-      if (name.is_string())
-        shard.tensors.push_back(name.get<std::string>());
-      else
-        keys.refuse("\"tensors\" must hold names");
-    }
-  keys.no_more();
+  shard.file.name = object.string("name");
+  refuse_if(!is_plain_name(shard.file.name), fmt::format("{}.name \"{}\" is not a plain file name",
+                                                         path, printable(shard.file.name)));
+  shard.file.bytes = object.u64("bytes");
+  shard.file.xxh3_128 = object.string("xxh3_128");
+  refuse_if(shard.file.xxh3_128.size() != 32, path + ".xxh3_128 does not have 32 digits");
+  for (const json& name : object.array("tensors"))
+    shard.tensors.push_back(
+        JsonObject::string_of(name, fmt::format("{}.tensors[{}]", path, shard.tensors.size())));
   return shard;
 }
 
-Manifest take_manifest(const json& object, const std::string& file, std::optional<Error>& problem) {
-  Taker keys(object, file, problem);
-  Manifest manifest;
-  if (keys.text("format") != format_name) keys.refuse("not the manifest of a Troupe checkpoint");
-  if (const auto version = keys.number("version"); version != manifest_version)
-    keys.refuse(
-        fmt::format("version {}; this program reads version {}", version, manifest_version));
-  RunRecord& run = manifest.run;
-  if (const json* const model = keys.take("model")) run.model = take_model(*model, file, problem);
-  run.step = keys.number("step");
-  run.seed = keys.number("seed");
-  run.data_position = keys.number("data_position");
-  run.adam_step = keys.number("adam_step");
-  run.skipped_steps = keys.number("skipped_steps");
-  run.has_moments = keys.flag("has_moments");
-  if (run.adam_step > run.step || run.step - run.adam_step != run.skipped_steps)
-    keys.refuse(fmt::format("adam_step {} and skipped_steps {} do not add up to step {}",
-                            run.adam_step, run.skipped_steps, run.step));
+std::vector<ShardRecord> read_file_records(const json& list) {
+  std::vector<ShardRecord> files;
   std::set<std::string> names;
-  if (const json* const files = keys.list("files"))
-    for (const json& entry : *files) {
-      manifest.files.push_back(
-          take_file(entry, fmt::format("{}: file {}", file, manifest.files.size()), problem));
-      if (!names.insert(manifest.files.back().file.name).second)
-        keys.refuse(
-            fmt::format("file \"{}\" is listed twice", printable(manifest.files.back().file.name)));
-    }
-  keys.take("checksum");
-  keys.no_more();
+  for (const json& entry : list) {
+    files.push_back(read_file_record(entry, fmt::format("files[{}]", files.size())));
+    const std::string& name = files.back().file.name;
+    refuse_if(!names.insert(name).second,
+              fmt::format("file \"{}\" is listed twice", printable(name)));
+  }
+  return files;
+}
+
+Manifest read_manifest(const json& value) {
+  const JsonObject object(value, "manifest",
+                          {"format", "version", "model", "step", "seed", "data_position",
+                           "adam_step", "skipped_steps", "has_moments", "files", "checksum"});
+  refuse_if(object.string("format") != format_name, "not the manifest of a Troupe checkpoint");
+  const std::uint64_t version = object.u64("version");
+  refuse_if(version != manifest_version,
+            fmt::format("version {}; this program reads version {}", version, manifest_version));
+  Manifest manifest;
+  RunRecord& run = manifest.run;
+  run.model = read_model(object.at("model"), "model");
+  run.step = object.u64("step");
+  run.seed = object.u64("seed");
+  run.data_position = object.u64("data_position");
+  run.adam_step = object.u64("adam_step");
+  run.skipped_steps = object.u64("skipped_steps");
+  run.has_moments = object.boolean("has_moments");
+  refuse_if(run.adam_step > run.step || run.step - run.adam_step != run.skipped_steps,
+            fmt::format("adam_step {} and skipped_steps {} do not add up to step {}", run.adam_step,
+                        run.skipped_steps, run.step));
+  manifest.files = read_file_records(object.array("files"));
   return manifest;
 }
 
@@ -193,21 +106,21 @@ std::string manifest_text(const Manifest& manifest) {
   return body.dump(1) + "\n";
 }
 
-Result<Manifest> parse_manifest(std::string_view text, std::string_view file) {
+Result<Manifest> parse_manifest(std::string_view text, std::string_view file) try {
   const auto damaged = [&](std::string_view why) {
     return Error{ErrorCode::corrupt, fmt::format("{}: {}", file, why)};
   };
   auto parsed = parse_json(text, file);
   if (!parsed.ok()) return Error{ErrorCode::corrupt, parsed.error().text};
-  std::optional<Error> problem;
-  Manifest manifest = take_manifest(*parsed, std::string(file), problem);
-  if (problem) return *problem;
+  Manifest manifest = read_manifest(*parsed);
   json body = std::move(*parsed);
   const json checksum = body["checksum"];
   body.erase("checksum");
   if (checksum != checksum_of(body)) return damaged("its checksum does not match");
   if (manifest_text(manifest) != text) return damaged("not as it was written");
   return manifest;
+} catch (const JsonRefused& refused) {
+  return Error{ErrorCode::corrupt, fmt::format("{}: {}", file, refused.text)};
 }
 
 }  // namespace troupe

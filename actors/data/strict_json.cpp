@@ -51,20 +51,6 @@ std::string position_in(std::string_view text, std::size_t offset) {
   return fmt::format("{}:{}", line, column);
 }
 
-std::string printable(std::string_view name) {
-  constexpr std::size_t longest = 80;
-  std::string out;
-  for (const char c : name.substr(0, longest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f || c == '"' || c == '\\')
-      out += fmt::format("\\x{:02x}", byte);
-    else
-      out += c;
-  }
-  if (name.size() > longest) out += "...";
-  return out;
-}
-
 Result<json> parse_json(std::string_view text, std::string_view file) {
   Watch watch;
   try {

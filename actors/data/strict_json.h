@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "planner/printable.h"
 #include "planner/result.h"
 
 namespace troupe {
@@ -19,8 +20,5 @@ Result<nlohmann::json> parse_json(std::string_view text, std::string_view file);
 
 /// "line:column", both from 1, of a byte offset.
 std::string position_in(std::string_view text, std::size_t offset);
-
-/// A name from a file, made safe for a message: control bytes escaped, cut after 80 bytes.
-std::string printable(std::string_view name);
 
 }  // namespace troupe

@@ -17,8 +17,7 @@ RunSpec rich_spec() {
   spec.name = "name";
   spec.steps = (std::uint64_t{1} << 53) + 1;  // beyond what a double holds
   spec.seed = ~std::uint64_t{0};
-  spec.model.family = ModelFamily::llama;
-  spec.model.width = 64;
+  spec.model = {ModelFamily::llama, 4, 64, 4, 2, 96, 256, 32, false};
   spec.model.norm_epsilon = 1e-5 / 3;
   spec.model.dropout = std::numeric_limits<double>::denorm_min();
   spec.shape = {3, 2, 16, 5, DType::bf16};
