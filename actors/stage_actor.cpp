@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <exception>
-#include <span>
 
-#include "actors/checkpoint/checkpoint.h"
+#include "actors/checkpoint/stage_state.h"
 #include "actors/errors.h"
 #include "actors/interfaces.h"
 
@@ -32,10 +31,6 @@ struct StageState {
   Ready reply;
 };
 
-std::span<float> floats(const Tensor& tensor) {
-  return {tensor.as<float>(), tensor.elements()};
-}
-
 Status fill(Stage& stage, Stream& stream, const std::string& folder) {
   if (folder.empty()) {
     stage.initialize();
@@ -46,9 +41,7 @@ Status fill(Stage& stage, Stream& stream, const std::string& folder) {
   const auto checkpoint = Checkpoint::open(folder, options);
   if (!checkpoint) return checkpoint.error();
   stage.initialize();
-  for (const NamedState& one : stage.state())
-    TROUPE_TRY(checkpoint->read(
-        {one.name, floats(one.weight), floats(one.first_moment), floats(one.second_moment)}));
+  TROUPE_TRY(read_state(*checkpoint, stage));
   stage.weights_changed(stream);
   return {};
 }

@@ -7,7 +7,7 @@
 #include <future>
 #include <ostream>
 
-#include "actors/checkpoint/checkpoint.h"
+#include "actors/checkpoint/stage_state.h"
 #include "actors/data/batches.h"
 #include "apps/program.h"
 #include "apps/run_config.h"
@@ -77,16 +77,6 @@ Result<std::unique_ptr<Tokenizer>> tokenizer_for(const GenerateArguments& argume
   return tokenizer;
 }
 
-Status load_weights(Stage& stage, const Checkpoint& checkpoint) {
-  for (const NamedState& state : stage.state()) {
-    StateTarget target;
-    target.name = state.name;
-    target.weight = {state.weight.as<float>(), static_cast<std::size_t>(state.weight.elements())};
-    TROUPE_TRY(checkpoint.read(target));
-  }
-  return {};
-}
-
 /// Runs `body` on the device's thread and waits.
 template <class F>
 void run_on(Device& device, F&& body) {
@@ -115,7 +105,7 @@ Result<std::vector<std::int32_t>> generate_ids(const GenerateArguments& argument
   spec.weights_only = true;
   auto stage = Stage::create(**device, spec);
   if (!stage) return stage.error();
-  TROUPE_TRY(load_weights(**stage, checkpoint));
+  TROUPE_TRY(read_state(checkpoint, **stage));
   std::optional<Result<std::vector<std::int32_t>>> ids;
   run_on(**device, [&](Stream& stream) {
     (*stage)->weights_changed(stream);

@@ -4,8 +4,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "actors/checkpoint/checkpoint.h"
 #include "actors/checkpoint/convert.h"
+#include "actors/checkpoint/stage_state.h"
 #include "kernels/generate.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
@@ -58,12 +58,7 @@ void with_stories(F&& body) {
   spec.weights_only = true;
   auto stage = Stage::create(**device, spec);
   REQUIRE(stage.ok());
-  for (const NamedState& state : (*stage)->state()) {
-    StateTarget target;
-    target.name = state.name;
-    target.weight = {state.weight.as<float>(), static_cast<std::size_t>(state.weight.elements())};
-    REQUIRE(checkpoint->read(target).ok());
-  }
+  REQUIRE(read_state(*checkpoint, **stage).ok());
   Work work;
   work.body = [&](Stream& stream) {
     (*stage)->weights_changed(stream);
