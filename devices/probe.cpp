@@ -1,12 +1,12 @@
 #include "devices/probe.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "devices/threads.h"
+#include "devices/timing.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -96,27 +96,14 @@ std::uint64_t read_all(const std::byte* p, Bytes n) {
   return sum;
 }
 
-/// Best rate of several runs of `amount` in all.
-template <class F>
-double best_rate(const ComputePool& pool, int runs, double amount, F&& f) {
-  const auto now = pool.threads() == 1 ? thread_seconds : monotonic_seconds;
-  double best = 0;
-  for (int i = 0; i < runs; ++i) {
-    const Seconds begin = now();
-    f();
-    best = std::max(best, amount / std::max(now() - begin, 1e-9));
-  }
-  return best;
-}
-
 }  // namespace
 
 MachinePeak measure_peak(ComputePool& pool) {
   const std::uint64_t threads = pool.threads();
   MachinePeak peak;
+  const auto clock = threads == 1 ? thread_seconds : monotonic_seconds;
   // Every thread's part is written where it cannot be optimised away.
   std::vector<double> seen(threads);
-  double flops = 0;
   // Four parts a thread, so that a thread that was late does not leave the others waiting.
   const std::uint64_t parts = threads * 4;
   const auto fma = [&] {
@@ -125,24 +112,26 @@ MachinePeak measure_peak(ComputePool& pool) {
       seen[thread] += static_cast<double>(result.value);
     });
   };
-  flops = fma_widest().flops * static_cast<double>(parts);
-  peak.fma_f32 = best_rate(pool, 5, flops, fma);
+  const double flops = fma_widest().flops * static_cast<double>(parts);
+  peak.fma_f32 = flops / sorted_seconds(5, clock, fma).front();
 
   const Bytes all = threads * buffer_bytes;
   const std::unique_ptr<std::byte[]> from(new std::byte[all]), to(new std::byte[all]);
   std::memset(from.get(), 1, all);
   std::memset(to.get(), 2, all);
   const Bytes piece = 1_MiB;
-  peak.memory_read = best_rate(pool, 3, static_cast<double>(all), [&] {
+  const auto read = [&] {
     pool.run(all / piece, [&](std::uint64_t i, std::uint32_t thread) {
       seen[thread] += static_cast<double>(read_all(from.get() + i * piece, piece) & 1);
     });
-  });
-  peak.memory_copy = best_rate(pool, 3, 2 * static_cast<double>(all), [&] {
+  };
+  const auto copy = [&] {
     pool.run(all / piece, [&](std::uint64_t i, std::uint32_t) {
       std::memcpy(to.get() + i * piece, from.get() + i * piece, piece);
     });
-  });
+  };
+  peak.memory_read = static_cast<double>(all) / sorted_seconds(3, clock, read).front();
+  peak.memory_copy = 2 * static_cast<double>(all) / sorted_seconds(3, clock, copy).front();
   volatile double keep = 0;
   for (const double s : seen) keep = keep + s;
   return peak;

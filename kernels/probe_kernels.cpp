@@ -1,28 +1,18 @@
 #include "kernels/probe_kernels.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "devices/arena.h"
 #include "devices/compute_pool.h"
 #include "devices/threads.h"
+#include "devices/timing.h"
 #include "kernels/ops.h"
 
 namespace troupe::kernels {
 namespace {
 
-/// Median seconds of one call, after one call that warms up.
+/// Median seconds of one call.
 template <class F>
 Seconds median_seconds(int runs, F&& f) {
-  std::vector<Seconds> seconds;
-  f();
-  for (int i = 0; i < runs; ++i) {
-    const Seconds begin = monotonic_seconds();
-    f();
-    seconds.push_back(monotonic_seconds() - begin);
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + runs / 2, seconds.end());
-  return std::max(seconds[static_cast<std::size_t>(runs / 2)], 1e-9);
+  return median(sorted_seconds(runs, monotonic_seconds, f));
 }
 
 FlopsPerSecond matmul_rate(Stream& stream, DType type, std::byte* data) {
