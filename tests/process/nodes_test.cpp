@@ -27,10 +27,11 @@ struct ProcessRun {
   explicit ProcessRun(std::uint32_t nodes,
                       ScheduleKind kind = ScheduleKind::one_f_one_b,
                       std::uint64_t steps = 4,
-                      bool first_in_run = false) {
-    ModelSpec model = tiny_gpt2();
+                      bool first_in_run = false,
+                      ModelSpec model = tiny_gpt2(),
+                      const StepShape& shape = tiny_shape(4)) {
     model.vocabulary = 256;
-    spec = tiny_run(model, tiny_shape(4), nodes, kind, steps);
+    spec = tiny_run(model, shape, nodes, kind, steps);
     std::string text;
     for (std::uint32_t i = 0; i < 4000; ++i) text += static_cast<char>('a' + i * i % 23);
     set_content(folder / "text.txt", text);
@@ -44,10 +45,10 @@ struct ProcessRun {
     }
     options.node_program = TROUPE_BINARY_DIR "/troupe";
   }
-  Trace reference() const {
+  Trace reference(TensorValues* gradients = nullptr) const {
     auto tokens = open_token_source(spec);
     REQUIRE(tokens.ok());
-    return reference_trace(spec, **tokens);
+    return reference_trace(spec, **tokens, gradients);
   }
 };
 
@@ -68,27 +69,68 @@ bool all_gone(const std::vector<pid_t>& pids) {
   return true;
 }
 
-}  // namespace
+/// One training over three processes, three steps, against one device: losses, norms and hashes of
+/// every step, gradients of every tensor in the last, memory to the byte.
+struct ProcessPoint {
+  ScheduleKind schedule = ScheduleKind::gpipe;
+  bool llama = false, tied = false, bf16 = false;
+  std::uint32_t microbatches = 1;
+  bool dropout = false;
+  std::uint32_t threads = 1;
+};
 
-TEST_CASE("three node processes give the bits of one device, under every schedule") {
-  const auto kind = GENERATE(ScheduleKind::gpipe, ScheduleKind::one_f_one_b,
-                             ScheduleKind::interleaved, ScheduleKind::zero_bubble_h1);
-  CAPTURE(to_string(kind));
-  ProcessRun run(3, kind);
-  pin_stages(run.spec, kind == ScheduleKind::interleaved
+void check_three_processes(const ProcessPoint& p) {
+  INFO(to_string(p.schedule) << (p.llama ? ", llama" : ", gpt2") << (p.tied ? " tied" : " untied")
+                             << (p.bf16 ? " bf16, " : " f32, ") << p.microbatches
+                             << " microbatches, " << p.threads << " threads"
+                             << (p.dropout ? ", dropout" : ""));
+  ModelSpec model = p.llama ? tiny_llama(p.tied) : tiny_gpt2(p.tied);
+  model.dropout = p.dropout ? 0.1 : 0;
+  ProcessRun run(3, p.schedule, 3, false, model,
+                 tiny_shape(p.microbatches, 2, p.bf16 ? DType::bf16 : DType::f32));
+  pin_stages(run.spec, p.schedule == ScheduleKind::interleaved
                            ? std::vector<std::uint32_t>{1, 1, 1, 1, 1, 1}
                            : std::vector<std::uint32_t>{2, 3, 1});
+  for (DeviceSpec& device : run.spec.cluster.devices) device.threads = p.threads;
+  without_momentum(run.spec);
   run.options.trace_step = 3;
+  run.options.checkpoint_folder = (run.folder / "checkpoints").string();
   const PlayedRun played = play(run.spec, run.options);
-  CHECK(played.error == "");
-  CHECK(played.trace == run.reference());
+  REQUIRE(played.error == "");
+  TensorValues gradients;
+  CHECK(played.trace == run.reference(&gradients));
   CHECK(played.played.spans.size() == played.plan.timeline.spans.size());
+  check_last_gradients(played.outcome.last_checkpoint, gradients);
   for (const StepRow& row : played.rows)
     for (const DeviceRow& device : row.devices)
       CHECK(device.peak == played.plan.memory.at(device.device.index()).total());
   const auto pids = pids_of(played.events);
   CHECK(pids.size() == 3);
   CHECK(all_gone(pids));
+}
+
+constexpr ScheduleKind schedules[] = {ScheduleKind::gpipe, ScheduleKind::one_f_one_b,
+                                      ScheduleKind::interleaved, ScheduleKind::zero_bubble_h1};
+constexpr std::uint32_t microbatch_counts[] = {1, 2, 3, 8};
+
+}  // namespace
+
+TEST_CASE("three node processes give the bits of one device, under every schedule") {
+  // Every schedule with every model; types, microbatches, dropout and threads shifted so that each
+  // value of them meets each schedule and each model.
+  for (std::uint32_t s = 0; s < 4; ++s)
+    for (std::uint32_t model = 0; model < 4; ++model)
+      check_three_processes({schedules[s], model / 2 == 1, model % 2 == 1, (s + model) % 2 == 1,
+                             microbatch_counts[(s + 3 * model) % 4], (s + model / 2) % 2 == 1,
+                             1 + (s / 2 + model) % 2});
+}
+
+TEST_CASE("the full product of schedules, models, types and microbatches over three processes",
+          "[.all]") {
+  for (std::uint32_t i = 0; i < 4 * 4 * 2 * 4; ++i)
+    check_three_processes({schedules[i % 4], i / 4 % 2 == 1, i / 8 % 2 == 1, i / 16 % 2 == 1,
+                           microbatch_counts[i / 32], (i + i / 8 + i / 32) % 2 == 1,
+                           1 + (i / 2 + i / 16) % 2});
 }
 
 TEST_CASE("a node in the run's process, one beside it, checkpoints and validation") {

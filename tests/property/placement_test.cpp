@@ -29,6 +29,7 @@ std::vector<Placement> placements() {
   const std::vector<LayerRange> uneven = {{0, 5}, {5, 6}};
   const std::vector<LayerRange> ends_alone = {{0, 1}, {1, 5}, {5, 6}};
   const std::vector<LayerRange> four = {{0, 2}, {2, 3}, {3, 4}, {4, 6}};
+  const std::vector<LayerRange> six = {{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}, {5, 6}};
   using enum ScheduleKind;
   return {
       {"two gpipe", gpipe, two, {0, 1}, 1},
@@ -41,6 +42,7 @@ std::vector<Placement> placements() {
       {"four gpipe", gpipe, four, {0, 1, 2, 3}, 1},
       {"four zb-h1", zero_bubble_h1, four, {0, 1, 2, 3}, 1},
       {"interleaved on two", interleaved, four, {0, 1, 0, 1}, 2},
+      {"interleaved on three", interleaved, six, {0, 1, 2, 0, 1, 2}, 1},
       {"four stages on one device", one_f_one_b, four, {0, 0, 0, 0}, 1},
       {"L057 both ends on one device", one_f_one_b, ends_alone, {0, 1, 0}, 2},
   };
@@ -160,19 +162,21 @@ void compare(const Case& one, const Placement& placement, const std::vector<Step
 }  // namespace
 
 TEST_CASE("L048 L057 L060 every placement has the bits of one device") {
+  const bool llama = GENERATE(false, true);
   const bool tied = GENERATE(true, false);
   const DType compute = GENERATE(DType::f32, DType::bf16);
   const std::uint32_t microbatches = GENERATE(1u, 2u, 3u, 8u);
+  const bool dropout = GENERATE(false, true);
   Case one;
-  // Llama where the microbatches are odd, dropout where they are many.
-  one.model = microbatches == 3 ? tiny_llama(tied) : tiny_gpt2(tied);
-  one.model.dropout = microbatches == 8 ? 0.1 : 0.0;
+  one.model = llama ? tiny_llama(tied) : tiny_gpt2(tied);
+  one.model.dropout = dropout ? 0.1 : 0.0;
   one.shape = tiny_shape(microbatches, 2, compute);
   for (std::uint32_t m = 0; m < microbatches; ++m) one.sequences.push_back(m % 3 == 1 ? 1 : 2);
   const std::vector<StepBits> expected = run_alone(one);
   for (const Placement& placement : placements()) {
-    INFO(placement.name << (tied ? " tied " : " untied ") << to_string(compute) << ", "
-                        << microbatches << " microbatches");
+    INFO(placement.name << (llama ? ", llama" : ", gpt2") << (tied ? " tied " : " untied ")
+                        << to_string(compute) << ", " << microbatches << " microbatches"
+                        << (dropout ? ", dropout" : ""));
     compare(one, placement, expected);
   }
 }

@@ -2,12 +2,15 @@
 /// of devices and processes.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "actors/checkpoint/checkpoint.h"
 #include "actors/launch.h"
 #include "kernels/step_loop.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_training.h"
 
@@ -98,8 +101,12 @@ inline void pin_stages(RunSpec& spec, const std::vector<std::uint32_t>& layers) 
   }
 }
 
-/// The bare step loop on one device.
-inline Trace reference_trace(const RunSpec& spec, TokenSource& tokens) {
+using TensorValues = std::map<std::string, std::vector<float>>;
+
+/// The bare step loop on one device. `gradients`: of each tensor in the last step.
+inline Trace reference_trace(const RunSpec& spec,
+                             TokenSource& tokens,
+                             TensorValues* gradients = nullptr) {
   Trace trace;
   PlainDevice device;
   StageSpec whole = whole_model(spec.model, spec.shape);
@@ -126,7 +133,35 @@ inline Trace reference_trace(const RunSpec& spec, TokenSource& tokens) {
     trace.state_hash.push_back(state_hash_of(stage->state_hashes(own.stream)));
     trace.skipped.push_back(outcome.skipped);
   }
+  if (gradients != nullptr)
+    for (const NamedState& tensor : stage->state())
+      (*gradients)[tensor.name] = values(tensor.gradient);
   return trace;
+}
+
+inline TensorValues reference_gradients(const RunSpec& spec, TokenSource& tokens) {
+  TensorValues gradients;
+  reference_trace(spec, tokens, &gradients);
+  return gradients;
+}
+
+/// Makes the first moment after a step equal to that step's gradient.
+inline void without_momentum(RunSpec& spec) {
+  spec.optimizer.beta1 = 0;
+  spec.optimizer.clip_norm = 0;
+}
+
+/// The checkpoint's first moments, of a run without momentum, are the gradients.
+inline void check_last_gradients(const std::string& folder, const TensorValues& gradients) {
+  const auto checkpoint = Checkpoint::open(folder);
+  REQUIRE(checkpoint.ok());
+  REQUIRE_FALSE(gradients.empty());
+  for (const auto& [name, expected] : gradients) {
+    INFO(name);
+    std::vector<float> weight(expected.size()), first(expected.size()), second(expected.size());
+    REQUIRE(checkpoint->read({name, weight, first, second}).ok());
+    CHECK(first == expected);
+  }
 }
 
 /// The same through run_training. A failure is the test's: its text is in `error`.
@@ -167,6 +202,24 @@ inline PlayedRun play(const RunSpec& spec, RunOptions options, RunCallbacks call
     run.code = outcome.error().code;
   }
   return run;
+}
+
+/// The run's bits are the bare loop's; its memory is the plan's to the byte, and nothing is taken
+/// within a step.
+inline void check_run(const RunSpec& spec, const PlayedRun& run, const Trace& expected) {
+  CHECK(run.error == "");
+  REQUIRE(run.trace.loss_bits.size() == spec.steps);
+  CHECK(run.trace.loss_bits == expected.loss_bits);
+  CHECK(run.trace.norm_bits == expected.norm_bits);
+  CHECK(run.trace.state_hash == expected.state_hash);
+  CHECK(run.trace.skipped == expected.skipped);
+  std::map<DeviceId, std::uint64_t> allocations;
+  for (const StepRow& row : run.rows)
+    for (const DeviceRow& device : row.devices) {
+      CHECK(device.peak == run.plan.memory.at(device.device.index()).total());
+      const auto first = allocations.emplace(device.device, device.allocations).first;
+      CHECK(device.allocations == first->second);
+    }
 }
 
 inline RunOptions with_tokens(const RunSpec& spec, std::uint32_t masked = 0) {
