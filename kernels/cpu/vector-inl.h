@@ -49,7 +49,7 @@ HWY_INLINE void put([[maybe_unused]] D d, hn::Vec<D> v, Bf16* p) {
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(word, 1u));
   const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(word, 0x7fffu))));
   const auto nan = hn::Or(hn::ShiftRight<16>(bits), hn::Set(word, 0x40u));
-  const auto is_nan = hn::RebindMask(word, hn::Ne(v, v));
+  const auto is_nan = hn::RebindMask(word, hn::IsNaN(v));
   const auto chosen = hn::IfThenElse(is_nan, nan, rounded);
   hn::StoreU(hn::DemoteTo(half, hn::BitCast(sign, chosen)), half,
              reinterpret_cast<std::uint16_t*>(p));

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -69,6 +71,29 @@ std::vector<std::byte> bytes_of(const Tensor& t) {
     bytes.insert(bytes.end(), begin, begin + t.columns() * size_of(t.dtype));
   }
   return bytes;
+}
+
+namespace {
+
+double largest_of(const std::vector<float>& values) {
+  double largest = 0.1;  // differences of smaller tensors count as if they were this large
+  for (const float v : values) largest = std::max(largest, std::abs(static_cast<double>(v)));
+  return largest;
+}
+
+}  // namespace
+
+double error_of(const std::vector<float>& expected, const std::vector<float>& got) {
+  if (expected.size() != got.size()) return INFINITY;
+  const double scale = largest_of(expected);
+  double error = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double difference =
+        std::abs(static_cast<double>(expected[i]) - static_cast<double>(got[i]));
+    if (!(difference <= error * scale))
+      error = std::isnan(difference) ? INFINITY : difference / scale;
+  }
+  return error;
 }
 
 namespace {

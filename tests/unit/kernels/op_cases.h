@@ -53,4 +53,7 @@ std::vector<float> values_of(const Tensor& t);
 /// All bytes that belong to elements.
 std::vector<std::byte> bytes_of(const Tensor& t);
 
+/// Largest difference relative to the largest expected element; NaN counts as infinite.
+double error_of(const std::vector<float>& expected, const std::vector<float>& got);
+
 }  // namespace troupe::test

@@ -10,26 +10,6 @@ using namespace troupe::test;
 
 namespace {
 
-double largest_of(const std::vector<float>& values) {
-  double largest = 0.1;  // differences of smaller tensors count as if they were this large
-  for (const float v : values) largest = std::max(largest, std::abs(static_cast<double>(v)));
-  return largest;
-}
-
-/// Largest difference relative to the largest expected element; NaN counts as infinite.
-double error_of(const std::vector<float>& expected, const std::vector<float>& got) {
-  if (expected.size() != got.size()) return INFINITY;
-  const double scale = largest_of(expected);
-  double error = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const double difference =
-        std::abs(static_cast<double>(expected[i]) - static_cast<double>(got[i]));
-    if (!(difference <= error * scale))
-      error = std::isnan(difference) ? INFINITY : difference / scale;
-  }
-  return error;
-}
-
 std::uint64_t seed_of(const OpCase& op) {
   return std::hash<std::string>()(op.name);
 }
