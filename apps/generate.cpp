@@ -106,10 +106,12 @@ Result<std::vector<std::int32_t>> generate_ids(const GenerateArguments& argument
   auto stage = Stage::create(**device, spec);
   if (!stage) return stage.error();
   TROUPE_TRY(read_state(checkpoint, **stage));
+  const auto decoder = Decoder::create(**device, **stage);
+  if (!decoder) return decoder.error();
   std::optional<Result<std::vector<std::int32_t>>> ids;
   run_on(**device, [&](Stream& stream) {
     (*stage)->weights_changed(stream);
-    ids = generate(**stage, stream, prompt, arguments.spec, on_token);
+    ids = generate(**decoder, stream, prompt, arguments.spec, on_token);
   });
   return std::move(*ids);
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention_lane.h"
+#include "kernels/cpu/decode_lane.h"
 #include "kernels/cpu/fast.h"
 #include "kernels/element.h"
 
@@ -36,6 +37,29 @@ double row_scores(const T* q,
   return largest + std::log(sum);
 }
 
+/// out = softmax(scores) v over `keys` rows from `first_row` on. Returns the log-sum-exp.
+template <class T>
+double attend(T* out,
+              const T* q,
+              const Tensor& k,
+              const Tensor& v,
+              std::uint64_t first_row,
+              std::uint64_t keys,
+              std::uint64_t column,
+              const AttentionShape& s,
+              std::vector<double>& scores) {
+  const double lse = row_scores(q, k, first_row, keys, column, s, scores);
+  for (std::uint32_t c = 0; c < s.head_width; ++c) {
+    double sum = 0;
+    for (std::uint64_t j = 0; j < keys; ++j) {
+      sum += std::exp(scores[j] - lse) *
+             static_cast<double>(to_float(row_of<T>(v, first_row + j)[column + c]));
+    }
+    store(out[c], static_cast<float>(sum));
+  }
+  return lse;
+}
+
 template <class T>
 void naive_forward(const AttentionForward& args) {
   const AttentionShape& s = args.shape;
@@ -43,21 +67,28 @@ void naive_forward(const AttentionForward& args) {
   std::vector<double> scores(s.length);
   for (std::uint64_t b = 0; b < s.sequences; ++b) {
     for (std::uint64_t h = 0; h < s.heads; ++h) {
-      const std::uint64_t kv = h / group * s.head_width;
       for (std::uint64_t i = 0; i < s.length; ++i) {
-        const T* q = row_of<T>(args.q, b * s.length + i) + h * s.head_width;
-        const double lse = row_scores(q, args.k, b * s.length, i + 1, kv, s, scores);
+        const std::uint64_t row = b * s.length + i;
+        const std::uint64_t column = h * s.head_width;
+        const double lse =
+            attend(row_of<T>(args.out, row) + column, row_of<T>(args.q, row) + column, args.k,
+                   args.v, b * s.length, i + 1, h / group * s.head_width, s, scores);
         args.lse.as<float>()[(b * s.heads + h) * s.length + i] = static_cast<float>(lse);
-        T* out = row_of<T>(args.out, b * s.length + i) + h * s.head_width;
-        for (std::uint32_t c = 0; c < s.head_width; ++c) {
-          double sum = 0;
-          for (std::uint64_t j = 0; j <= i; ++j) {
-            sum += std::exp(scores[j] - lse) *
-                   static_cast<double>(to_float(row_of<T>(args.v, b * s.length + j)[kv + c]));
-          }
-          store(out[c], static_cast<float>(sum));
-        }
       }
+    }
+  }
+}
+
+template <class T>
+void naive_decode(const AttentionDecode& args) {
+  const AttentionShape& s = args.shape;
+  const std::uint32_t group = s.heads / s.kv_heads;
+  std::vector<double> scores(std::uint64_t{args.first} + s.length);
+  for (std::uint64_t h = 0; h < s.heads; ++h) {
+    for (std::uint64_t i = 0; i < s.length; ++i) {
+      const std::uint64_t column = h * s.head_width;
+      attend(row_of<T>(args.out, i) + column, row_of<T>(args.q, i) + column, args.k, args.v, 0,
+             args.first + i + 1, h / group * s.head_width, s, scores);
     }
   }
 }
@@ -162,6 +193,28 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
       }
     }
   });
+}
+
+void attention_decode(Stream& stream, const AttentionDecode& args) {
+  const AttentionShape& s = args.shape;
+  const std::uint64_t keys = std::uint64_t{args.first} + s.length;
+  EXPECTS(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && is_float(args.q) && s.sequences == 1);
+  EXPECTS(args.q.rows() == s.length && same_matrix(args.out, args.q));
+  EXPECTS(args.q.columns() == std::uint64_t{s.heads} * s.head_width);
+  EXPECTS(args.k.rows() >= keys && same_matrix(args.k, args.v) && args.k.dtype == args.q.dtype);
+  EXPECTS(args.k.columns() == std::uint64_t{s.kv_heads} * s.head_width);
+  EXPECTS(args.workspace.bytes() >= attention_decode_workspace(s, keys, args.q.dtype));
+  const double pairs = s.heads * (static_cast<double>(s.length) * args.first +
+                                  static_cast<double>(s.length) * (s.length + 1.0) / 2);
+  const Bytes read = 2 * keys * args.k.columns() * size_of(args.k.dtype);
+  const OpCost cost{4 * pairs * s.head_width, 6 * pairs, args.q.bytes() * 2 + read};
+  if (counted(stream, cost)) return;
+  if (stream.body() == Stream::Body::fast) return cpu::attention_decode(stream, args);
+  with_float_type(args.q.dtype, [&](auto type) { naive_decode<decltype(type)>(args); });
+}
+
+Bytes attention_decode_workspace(const AttentionShape& shape, std::uint64_t keys, DType type) {
+  return max_pool_threads * decode_lane(shape, keys, type).bytes;
 }
 
 Bytes attention_workspace(const AttentionShape& shape, DType type, bool backward) {

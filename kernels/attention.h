@@ -40,15 +40,31 @@ void attention_backward(Stream& stream, const AttentionBackward& args);
 
 Bytes attention_workspace(const AttentionShape& shape, DType type, bool backward);
 
+/// New positions of one sequence against all positions up to their own: what generation does with
+/// the keys and values that it kept. The same rows as attention_forward gives over all positions.
+struct AttentionDecode {
+  AttentionShape shape;     ///< one sequence; length: the new positions
+  std::uint32_t first = 0;  ///< position of the first new one
+  Tensor out;               ///< (length, heads * head_width)
+  Tensor q;                 ///< (length, heads * head_width)
+  Tensor k, v;              ///< (at least first + length, kv_heads * head_width), q's type
+  Tensor workspace;         ///< attention_decode_workspace(shape, first + length, type)
+};
+void attention_decode(Stream& stream, const AttentionDecode& args);
+
+/// For up to `keys` positions; grows with shape.length and with keys.
+Bytes attention_decode_workspace(const AttentionShape& shape, std::uint64_t keys, DType type);
+
 /// Rotates pairs (i, i + head_width / 2) of each head by position * theta^(-2i / head_width), in
 /// place; `inverse` rotates back, which is the backward. x: (sequences * length, heads *
-/// head_width), f32 or bf16, rows may be strided. Positions count from 0 in each sequence.
+/// head_width), f32 or bf16, rows may be strided. Positions count from `first` in each sequence.
 struct Rope {
   Tensor x;
   std::uint32_t length = 0;
   std::uint32_t head_width = 0;
   double theta = 10000.0;
   bool inverse = false;
+  std::uint32_t first = 0;
 };
 void rope(Stream& stream, const Rope& args);
 

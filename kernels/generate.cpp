@@ -21,20 +21,24 @@ Status check_tokens(const ModelSpec& model, std::span<const std::int32_t> tokens
   return {};
 }
 
-Status logits_of(Stage& stage,
-                 Stream& stream,
-                 std::span<const std::int32_t> tokens,
-                 std::vector<float>& logits) {
+Tensor logits_tensor(std::vector<float>& logits) {
+  return make_tensor(reinterpret_cast<std::byte*>(logits.data()), DType::f32, {1, logits.size()});
+}
+
+/// Fills `logits` (vocabulary).
+void compute_logits(Stage& stage,
+                    Stream& stream,
+                    std::span<const std::int32_t> tokens,
+                    std::vector<float>& logits) {
   const std::size_t window = stage.spec().shape.sequence_length;
   if (tokens.size() > window) tokens = tokens.last(window);
   MicrobatchTokens seen;
   seen.tokens = tokens;
   seen.sequences = 1;
-  const std::uint64_t vocabulary = stage.spec().model.vocabulary;
-  logits.resize(vocabulary);
-  stage.logits(
-      stream, seen, {},
-      make_tensor(reinterpret_cast<std::byte*>(logits.data()), DType::f32, {1, vocabulary}));
+  stage.logits(stream, seen, {}, logits_tensor(logits));
+}
+
+Status check_finite(std::span<const float> logits) {
   const auto wrong =
       std::find_if(logits.begin(), logits.end(), [](float value) { return !std::isfinite(value); });
   if (wrong != logits.end())
@@ -42,6 +46,27 @@ Status logits_of(Stage& stage,
                  fmt::format("the logit of token {} is {}; the weights may be damaged",
                              wrong - logits.begin(), *wrong)};
   return {};
+}
+
+/// `next(tokens, logits)` fills the logits after the last of all tokens so far.
+template <class Next>
+Result<std::vector<std::int32_t>> generate_with(const ModelSpec& model,
+                                                std::span<const std::int32_t> prompt,
+                                                const GenerateSpec& spec,
+                                                const std::function<void(std::int32_t)>& on_token,
+                                                Next&& next) {
+  TROUPE_TRY(check_tokens(model, prompt));
+  std::vector<std::int32_t> tokens(prompt.begin(), prompt.end());
+  std::vector<float> logits(model.vocabulary);
+  for (std::uint64_t n = 0; n < spec.max_new_tokens; ++n) {
+    next(std::span<const std::int32_t>(tokens), logits);
+    TROUPE_TRY(check_finite(logits));
+    tokens.push_back(choose_token(logits, spec, n));
+    if (on_token) on_token(tokens.back());
+    if (tokens.back() == spec.stop_token) break;
+  }
+  return std::vector<std::int32_t>(tokens.begin() + static_cast<std::ptrdiff_t>(prompt.size()),
+                                   tokens.end());
 }
 
 /// Uniform in [0, 1) with 53 bits.
@@ -78,8 +103,9 @@ Result<std::vector<float>> next_logits(Stage& stage,
                                        Stream& stream,
                                        std::span<const std::int32_t> tokens) {
   TROUPE_TRY(check_tokens(stage.spec().model, tokens));
-  std::vector<float> logits;
-  TROUPE_TRY(logits_of(stage, stream, tokens, logits));
+  std::vector<float> logits(stage.spec().model.vocabulary);
+  compute_logits(stage, stream, tokens, logits);
+  TROUPE_TRY(check_finite(logits));
   return logits;
 }
 
@@ -88,17 +114,27 @@ Result<std::vector<std::int32_t>> generate(Stage& stage,
                                            std::span<const std::int32_t> prompt,
                                            const GenerateSpec& spec,
                                            const std::function<void(std::int32_t)>& on_token) {
-  TROUPE_TRY(check_tokens(stage.spec().model, prompt));
-  std::vector<std::int32_t> tokens(prompt.begin(), prompt.end());
-  std::vector<float> logits;
-  for (std::uint64_t n = 0; n < spec.max_new_tokens; ++n) {
-    TROUPE_TRY(logits_of(stage, stream, tokens, logits));
-    tokens.push_back(choose_token(logits, spec, n));
-    if (on_token) on_token(tokens.back());
-    if (tokens.back() == spec.stop_token) break;
-  }
-  return std::vector<std::int32_t>(tokens.begin() + static_cast<std::ptrdiff_t>(prompt.size()),
-                                   tokens.end());
+  return generate_with(stage.spec().model, prompt, spec, on_token,
+                       [&](std::span<const std::int32_t> tokens, std::vector<float>& logits) {
+                         compute_logits(stage, stream, tokens, logits);
+                       });
+}
+
+Result<std::vector<std::int32_t>> generate(Decoder& decoder,
+                                           Stream& stream,
+                                           std::span<const std::int32_t> prompt,
+                                           const GenerateSpec& spec,
+                                           const std::function<void(std::int32_t)>& on_token) {
+  Stage& stage = decoder.stage();
+  decoder.clear();
+  return generate_with(stage.spec().model, prompt, spec, on_token,
+                       [&](std::span<const std::int32_t> tokens, std::vector<float>& logits) {
+                         // A window that has moved is another sequence: all positions change.
+                         if (tokens.size() > stage.spec().shape.sequence_length)
+                           return compute_logits(stage, stream, tokens, logits);
+                         decoder.append(stream, tokens.subspan(decoder.length()),
+                                        logits_tensor(logits));
+                       });
 }
 
 }  // namespace troupe

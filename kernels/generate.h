@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/decoder.h"
 #include "kernels/stage.h"
 
 namespace troupe {
@@ -21,9 +22,18 @@ struct GenerateSpec {
 std::int32_t choose_token(std::span<const float> logits, const GenerateSpec& spec, std::uint64_t n);
 
 /// New tokens after `prompt`. `stage` holds all layers. Beyond the stage's sequence length, the
-/// last tokens that fit are seen. `on_token` is called with each new token; null: nobody.
-/// Errors: an empty prompt, ids outside of the vocabulary, logits that are not finite.
+/// last tokens that fit are seen, as a sequence of their own. `on_token` is called with each new
+/// token; null: nobody. Errors: an empty prompt, ids outside of the vocabulary, logits that are not
+/// finite. Every token computes its whole prefix again: the definition of what the decoder gives.
 Result<std::vector<std::int32_t>> generate(Stage& stage,
+                                           Stream& stream,
+                                           std::span<const std::int32_t> prompt,
+                                           const GenerateSpec& spec,
+                                           const std::function<void(std::int32_t)>& on_token = {});
+
+/// The same tokens, without computing the prefix again while the sequence fits. What the decoder
+/// has seen before is forgotten.
+Result<std::vector<std::int32_t>> generate(Decoder& decoder,
                                            Stream& stream,
                                            std::span<const std::int32_t> prompt,
                                            const GenerateSpec& spec,

@@ -11,7 +11,7 @@ template <class T>
 void naive(const Rope& args) {
   const std::uint32_t half = args.head_width / 2;
   for (std::uint64_t row = 0; row < args.x.rows(); ++row) {
-    const auto position = static_cast<double>(row % args.length);
+    const auto position = static_cast<double>(args.first + row % args.length);
     for (std::uint64_t head = 0; head < args.x.columns(); head += args.head_width) {
       T* x = row_of<T>(args.x, row) + head;
       for (std::uint32_t i = 0; i < half; ++i) {

@@ -24,6 +24,7 @@ class StageBody final : public Stage {
   Status allocate(Arena& arena, const Block* workspace);
 
   const StageSpec& spec() const override { return spec_; }
+  std::vector<StageLayer>& layers() { return layers_; }
   void initialize() override;
   void weights_changed(Stream& stream) override;
   void begin_step(Stream& stream, std::uint64_t step, std::uint64_t trained_tokens) override;

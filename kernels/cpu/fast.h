@@ -33,6 +33,7 @@ void norm_backward_input(Stream& stream, const NormBackwardInput& args);
 void norm_backward_parameters(Stream& stream, const NormBackwardParameters& args);
 void attention_forward(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
+void attention_decode(Stream& stream, const AttentionDecode& args);
 void rope(Stream& stream, const Rope& args);
 void gelu_forward(Stream& stream, const Tensor& out, const Tensor& x);
 void gelu_backward(Stream& stream, const Tensor& dx, const Tensor& dy, const Tensor& x);

@@ -6,6 +6,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <bit>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -84,25 +85,31 @@ HWY_EXPORT(accumulate_bf16);
 HWY_EXPORT(rotate_f32);
 HWY_EXPORT(rotate_bf16);
 
-/// Cosines, then sines, of every position and pair: (2, length, half).
-using RopeTable = std::vector<float>;
+/// Cosines and sines of positions [0, length) and every pair, each (length, half).
+struct RopeTable {
+  std::vector<float> cosine, sine;
+};
 
-/// Made once for each (length, head width, theta) and kept: a model has one of them.
-const RopeTable& rope_table(std::uint32_t length, std::uint32_t head_width, double theta) {
+/// Made once for each (length, head width, theta) and kept: a model has one of them. The length is
+/// rounded up to a power of two, so that sequences that grow ask for few of them.
+const RopeTable& rope_table(std::uint32_t positions, std::uint32_t head_width, double theta) {
   static std::mutex mutex;
-  static std::map<std::tuple<std::uint32_t, std::uint32_t, double>, std::unique_ptr<RopeTable>>
+  static std::map<std::tuple<std::uint64_t, std::uint32_t, double>, std::unique_ptr<RopeTable>>
       kept;
   const std::lock_guard lock(mutex);
+  const std::uint64_t length = std::bit_ceil(std::uint64_t{positions});
   std::unique_ptr<RopeTable>& table = kept[{length, head_width, theta}];
   if (table != nullptr) return *table;
   const std::uint64_t half = head_width / 2;
-  table = std::make_unique<RopeTable>(2 * length * half);
+  table = std::make_unique<RopeTable>();
+  table->cosine.resize(length * half);
+  table->sine.resize(length * half);
   for (std::uint64_t i = 0; i < half; ++i) {
     const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / head_width);
     for (std::uint64_t position = 0; position < length; ++position) {
       const double angle = static_cast<double>(position) * frequency;
-      (*table)[position * half + i] = static_cast<float>(std::cos(angle));
-      (*table)[(length + position) * half + i] = static_cast<float>(std::sin(angle));
+      table->cosine[position * half + i] = static_cast<float>(std::cos(angle));
+      table->sine[position * half + i] = static_cast<float>(std::sin(angle));
     }
   }
   return *table;
@@ -157,14 +164,15 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
 
 void rope(Stream& stream, const Rope& args) {
   const std::uint64_t half = args.head_width / 2;
-  const float* cosine = rope_table(args.length, args.head_width, args.theta).data();
-  const float* sine = cosine + args.length * half;
+  const RopeTable& table = rope_table(args.first + args.length, args.head_width, args.theta);
+  const float* cosine = table.cosine.data();
+  const float* sine = table.sine.data();
   const float sign = args.inverse ? -1.0f : 1.0f;
   const std::uint64_t size = rows_per_shard(args.x.columns());
   const std::uint64_t rows = args.x.rows();
   stream.pool().run(shard_count(rows, size), [&](std::uint64_t shard, std::uint32_t) {
     for (std::uint64_t row = shard * size; row < std::min(rows, (shard + 1) * size); ++row) {
-      const std::uint64_t at = row % args.length * half;
+      const std::uint64_t at = (args.first + row % args.length) * half;
       for (std::uint64_t c = 0; c < args.x.columns(); c += args.head_width) {
         if (args.x.dtype == DType::f32) {
           HWY_DYNAMIC_DISPATCH(rotate_f32)

@@ -59,10 +59,12 @@ void with_stories(F&& body) {
   auto stage = Stage::create(**device, spec);
   REQUIRE(stage.ok());
   REQUIRE(read_state(*checkpoint, **stage).ok());
+  const auto decoder = Decoder::create(**device, **stage);
+  REQUIRE(decoder.ok());
   Work work;
   work.body = [&](Stream& stream) {
     (*stage)->weights_changed(stream);
-    body(**stage, stream);
+    body(**decoder, stream);
   };
   work.done = [](WorkTimes) {};
   (*device)->submit(std::move(work));
@@ -76,12 +78,15 @@ TEST_CASE("stories260K writes the expected ids, logits and loss") {
   REQUIRE(expected.ids.size() == 201);
   REQUIRE(expected.logits.size() == 4);
   Result<std::vector<std::int32_t>> ids = std::vector<std::int32_t>{};
+  Result<std::vector<std::int32_t>> uncached = std::vector<std::int32_t>{};
   std::vector<float> logits;
   double loss = 0;
-  with_stories([&](Stage& stage, Stream& stream) {
+  with_stories([&](Decoder& decoder, Stream& stream) {
+    Stage& stage = decoder.stage();
     GenerateSpec greedy;
     greedy.max_new_tokens = 200;
-    ids = generate(stage, stream, std::span(expected.ids).first(1), greedy);
+    ids = generate(decoder, stream, std::span(expected.ids).first(1), greedy);
+    uncached = generate(stage, stream, std::span(expected.ids).first(1), greedy);
     if (auto next = next_logits(stage, stream, std::span(expected.ids).first(4))) logits = *next;
     for (std::size_t n = 1; n <= 64; ++n) {
       const auto next = next_logits(stage, stream, std::span(expected.ids).first(n));
@@ -93,7 +98,9 @@ TEST_CASE("stories260K writes the expected ids, logits and loss") {
     }
   });
   REQUIRE(ids.ok());
+  REQUIRE(uncached.ok());
   CHECK(*ids == std::vector<std::int32_t>(expected.ids.begin() + 1, expected.ids.end()));
+  CHECK(*uncached == *ids);
   REQUIRE(logits.size() == 512);
   const std::size_t at[] = {378, 261, 0, 426};
   for (std::size_t i = 0; i < 4; ++i)
