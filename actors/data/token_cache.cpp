@@ -35,6 +35,17 @@ std::uint32_t token_width(const Tokenizer& tokenizer) {
   return tokenizer.vocabulary() <= 65536 ? 2 : 4;
 }
 
+template <class T>
+std::uint64_t largest_of(const std::byte* at, std::uint64_t count) {
+  T largest = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    T id;
+    std::memcpy(&id, at + i * sizeof id, sizeof id);
+    largest = std::max(largest, id);
+  }
+  return largest;
+}
+
 /// Tokens on their way to the file, in pieces.
 class TokenWriter {
  public:
@@ -165,8 +176,12 @@ Result<TokenFile> open_token_cache(const std::filesystem::path& path,
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size() - 16);
   if (hash.low64 != take(tail + 16, 8) || hash.high64 != take(tail + 24, 8))
     return damaged("its checksum does not match");
+  const std::byte* const tokens = bytes.data() + head_bytes;
+  if (largest != (file.width_ == 2 ? largest_of<std::uint16_t>(tokens, file.count_)
+                                   : largest_of<std::uint32_t>(tokens, file.count_)))
+    return damaged("its largest id is not the one that it names");
   file.largest_ = static_cast<std::uint32_t>(largest);
-  file.tokens_ = bytes.data() + head_bytes;
+  file.tokens_ = tokens;
   file.mapped_ = std::move(*mapped);
   return file;
 }

@@ -1,3 +1,6 @@
+#include <xxhash.h>
+
+#include <cstring>
 #include <random>
 
 #include "actors/data/pretokenizer.h"
@@ -134,6 +137,28 @@ TEST_CASE("every flipped byte and every truncation of a token cache is noticed")
   CHECK(rebuilt->built);
   CHECK_FALSE(rebuilt->note.empty());
   CHECK(content_of(path) == good);
+}
+
+TEST_CASE("L140 a token cache whose ids are beyond the largest that it names is refused") {
+  const TemporaryFolder folder;
+  set_content(folder / "a.txt", "abcdefgh");
+  DataSpec data;
+  data.cache_folder = (folder / "cache").string();
+  const auto tokenizer = make_byte_tokenizer();
+  REQUIRE(tokens_of_file(folder / "a.txt", data, *tokenizer).ok());
+  const auto path = token_cache_path(folder / "a.txt", data, *tokenizer);
+  // With the right checksum: whoever wrote it was wrong, the disk was not.
+  std::string content = content_of(path);
+  content[48] = '\x7f';
+  const XXH128_hash_t hash = XXH3_128bits(content.data(), content.size() - 16);
+  std::memcpy(content.data() + content.size() - 16, &hash.low64, 8);
+  std::memcpy(content.data() + content.size() - 8, &hash.high64, 8);
+  set_content(path, content);
+  const std::string head = cache_head("abcdefgh", *tokenizer, data.format, data.jsonl_field);
+  const auto opened = open_token_cache(path, std::as_bytes(std::span(head)));
+  REQUIRE_FALSE(opened.ok());
+  CHECK(opened.error().text.find("its largest id is not the one that it names") !=
+        std::string::npos);
 }
 
 TEST_CASE("JSONL documents end with a line break in bytes, with end of text in GPT-2") {
