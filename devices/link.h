@@ -50,6 +50,7 @@ struct LinkEvent {
   std::byte* data = nullptr;
   Seconds begin = 0;  ///< of the transfer, monotonic clock of the machine
   Seconds end = 0;
+  std::uint32_t resent = 0;  ///< of `delivered`: how often the tensor had to be sent again
   Error error;
 };
 
@@ -109,11 +110,12 @@ class DeliveryTimer {
   std::thread thread_;
 };
 
-/// Refused messages, by reason.
+/// Refused messages, by reason, and what was done about those that were damaged or lost.
 struct LinkCounters {
   std::uint64_t stale_epoch = 0;  ///< of an epoch that is not in force
   std::uint64_t unexpected = 0;   ///< without a grant, or of unknown devices
   std::uint64_t malformed = 0;    ///< lengths, magic number or checksum wrong
+  std::uint64_t resent = 0;       ///< tensors to other processes
 };
 
 /// What device actors use; tests replace it.
@@ -155,7 +157,8 @@ class LinkHub : public LinkPort {
   void count_stale() { ++stale_; }
   void count_unexpected() { ++unexpected_; }
   void count_malformed() { ++malformed_; }
-  LinkCounters counters() const { return {stale_, unexpected_, malformed_}; }
+  void count_resent() { ++resent_; }
+  LinkCounters counters() const { return {stale_, unexpected_, malformed_, resent_}; }
 
  private:
   void start_local(const Transfer& transfer, const Grant& grant);
@@ -167,7 +170,7 @@ class LinkHub : public LinkPort {
   std::map<DeviceId, std::shared_ptr<LinkSink>> sinks_;
   std::map<TransferKey, Grant> grants_;     ///< of local receivers for local senders
   std::map<TransferKey, Transfer> parked_;  ///< local sends that wait for a grant
-  std::atomic<std::uint64_t> stale_{0}, unexpected_{0}, malformed_{0};
+  std::atomic<std::uint64_t> stale_{0}, unexpected_{0}, malformed_{0}, resent_{0};
   DeliveryTimer timer_;
 };
 

@@ -1,7 +1,11 @@
 #include "devices/link_frame.h"
 
 #include <fmt/format.h>
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>  // the same sums in the widest registers that there are
+#else
 #include <xxhash.h>
+#endif
 
 #include <bit>
 #include <cstring>
@@ -71,6 +75,7 @@ FrameBytes encode(const FrameHeader& header) {
   out.put(header.from.value);
   out.put(header.to.value);
   out.put(header.payload_bytes);
+  out.put(header.attempt);
   out.put(header.key.epoch.value);
   out.put(header.key.step);
   out.put(header.offset);
@@ -112,6 +117,7 @@ Result<FrameHeader> decode(std::span<const std::byte> header, std::size_t payloa
   frame.from.value = in.take<std::uint32_t>();
   frame.to.value = in.take<std::uint32_t>();
   frame.payload_bytes = in.take<std::uint32_t>();
+  frame.attempt = in.take<std::uint32_t>();
   frame.key.epoch.value = in.take<std::uint64_t>();
   frame.key.step = in.take<std::uint64_t>();
   frame.offset = in.take<std::uint64_t>();

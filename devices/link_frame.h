@@ -12,8 +12,11 @@
 namespace troupe {
 
 inline constexpr std::uint32_t frame_magic = 0x4c505254;  // "TRPL"
-inline constexpr std::uint16_t frame_version = 1;
-inline constexpr Bytes frame_payload_limit = 1_MiB;
+inline constexpr std::uint16_t frame_version = 2;
+inline constexpr Bytes frame_payload_limit = 1_MiB;  ///< that a receiver takes
+/// What a sender puts into one frame. A frame that fits a core's cache is still there when it is
+/// compared and copied, and the first bytes of a tensor are on their way while the rest is read.
+inline constexpr Bytes frame_payload_bytes = 256_KiB;
 
 enum class FrameKind : std::uint8_t {
   hello = 1,  ///< the first word to a peer
@@ -21,7 +24,8 @@ enum class FrameKind : std::uint8_t {
   grant,      ///< receiver to sender: there is a buffer of `total` bytes for `key`
   data,       ///< bytes [offset, offset + payload) of `key`, whose size is `total`
   ack,        ///< receiver to sender: all of `key` arrived, from `begin` to `end`
-  failed      ///< receiver to sender: `key` was damaged on its way
+  again,      ///< receiver to sender: attempt `attempt` of `key` came damaged or with a gap
+  failed      ///< receiver to sender: `key` was given up
 };
 
 struct FrameHeader {
@@ -32,6 +36,7 @@ struct FrameHeader {
   Bytes offset = 0;
   Bytes total = 0;
   std::uint32_t payload_bytes = 0;
+  std::uint32_t attempt = 0;  ///< of sending `key`: frames of an earlier one are passed over
   std::uint64_t payload_checksum = 0;  ///< XXH3 of the payload
   Seconds begin = 0, end = 0;          ///< monotonic clock of the machine
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;

@@ -2,13 +2,29 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <chrono>
 #include <utility>
 
+#include "devices/threads.h"
 #include "devices/zmq_link_state.h"
 
 namespace troupe {
+namespace {
+
+/// ZeroMQ takes every frame that comes from malloc. Without this its memory goes back to the system
+/// and comes again page by page, which costs as much as the transfer.
+void keep_frame_memory() {
+  static const bool once = [] {
+    (void)mallopt(M_MMAP_THRESHOLD, 2 * static_cast<int>(frame_payload_limit));
+    (void)mallopt(M_TRIM_THRESHOLD, 32 * static_cast<int>(frame_payload_limit));
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace
 
 bool is_loopback(const std::string& host) {
   if (host == "localhost" || host == "::1") return true;
@@ -20,13 +36,15 @@ ZmqLink::ZmqLink(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 Result<std::unique_ptr<ZmqLink>> ZmqLink::open(LinkHub& hub,
                                                std::uint32_t process,
-                                               const std::string& host) {
+                                               const std::string& host,
+                                               ZmqLinkOptions options) {
   if (!is_loopback(host))
     return Error{ErrorCode::invalid_input,
                  fmt::format("link: \"{}\" is not a loopback address; without keys Troupe listens "
                              "on this machine only: use 127.0.0.1",
                              host)};
-  auto state = std::make_shared<State>(hub, process);
+  keep_frame_memory();
+  auto state = std::make_shared<State>(hub, process, std::move(options));
   if (state->event_fd < 0) return Error{ErrorCode::io, "link: no eventfd is left"};
   TROUPE_TRY(state->bind(host));
   state->thread = std::thread([raw = state.get()] { raw->loop(); });
@@ -49,7 +67,9 @@ std::uint16_t ZmqLink::port() const {
   return state_->port;
 }
 
-Status ZmqLink::connect(const std::vector<LinkPeer>& peers, Seconds timeout) {
+Status ZmqLink::connect(const std::vector<LinkPeer>& peers,
+                        Seconds timeout,
+                        const std::string& own_name) {
   for (const LinkPeer& peer : peers)
     if (!is_loopback(peer.host))
       return Error{ErrorCode::invalid_input,
@@ -61,7 +81,8 @@ Status ZmqLink::connect(const std::vector<LinkPeer>& peers, Seconds timeout) {
     const std::lock_guard lock(state.mutex);
     for (const LinkPeer& peer : peers) state.unanswered.push_back(peer.name);
   }
-  state.post([&state, peers] {
+  state.post([&state, peers, own_name] {
+    state.own_name = own_name;
     for (const LinkPeer& peer : peers) state.connect_to(peer);
     state.note_connected();
   });
@@ -93,19 +114,16 @@ void ZmqLink::send(const Transfer& transfer) {
 void ZmqLink::grant(const Grant& grant) {
   State& state = *state_;
   state.post([&state, grant] {
-    State::Peer* peer = state.peer_of(grant.from);
-    if (peer == nullptr) {
+    if (state.peer_of(grant.from) == nullptr) {
       state.hub.count_unexpected();
       return;
     }
-    state.incoming[grant.key] = {grant, 0};
-    FrameHeader frame;
-    frame.kind = FrameKind::grant;
-    frame.key = grant.key;
-    frame.from = grant.from;
-    frame.to = grant.to;
-    frame.total = grant.bytes;
-    state.queue(peer->who.process, frame);
+    State::Incoming one;
+    one.grant = grant;
+    one.regrant_after = state.options.patience;
+    one.regrant_at = monotonic_seconds() + one.regrant_after;
+    state.incoming[grant.key] = one;
+    state.send_grant(grant);
   });
 }
 

@@ -1,12 +1,17 @@
 /// Tensors between processes over ZeroMQ. One object per process owns every socket, in one thread:
 /// a ROUTER that others send to and a DEALER to each peer. Frames carry at most 1 MiB behind a
 /// checked header; a receiver grants the buffer that a tensor's frames are copied straight into,
-/// and acknowledges the whole. A lost peer, a damaged frame and a wrong length are reported to the
-/// devices of this process; frames of another epoch, without a grant or malformed are refused and
-/// counted. Loopback addresses only.
+/// and acknowledges the whole.
+///
+/// A tensor of which a frame came damaged or not at all is sent again from its start, and a grant
+/// that brought nothing is repeated: the bytes at the sender stay until the acknowledgement. After
+/// `resend_limit` times the transfer is given up. That, a lost peer and a wrong length are reported
+/// to the devices of this process; frames of another epoch, without a grant or malformed are
+/// refused and counted. Loopback addresses only.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +29,20 @@ struct LinkPeer {
   std::vector<DeviceId> devices;
 };
 
+struct FrameHeader;
+
+/// What a test lets happen to a frame that is about to be sent.
+enum class LinkFault : std::uint8_t { none, damage, drop };
+
+struct ZmqLinkOptions {
+  std::uint32_t resend_limit = 3;
+  /// A tensor without an acknowledgement, beyond what the link's own time is, for so long is sent
+  /// again; each time the patience doubles. The same for grants that bring nothing.
+  Seconds patience = 1;
+  /// For tests: asked for each frame, on the link's thread.
+  std::function<LinkFault(const FrameHeader&)> faults;
+};
+
 /// True for 127.x.x.x, ::1 and "localhost".
 bool is_loopback(const std::string& host);
 
@@ -33,15 +52,18 @@ class ZmqLink final : public RemoteLink {
   /// gets the events. Error invalid_input: not a loopback address.
   static Result<std::unique_ptr<ZmqLink>> open(LinkHub& hub,
                                                std::uint32_t process,
-                                               const std::string& host);
+                                               const std::string& host,
+                                               ZmqLinkOptions options = {});
   /// Stops the thread and closes the sockets without waiting for what is queued. No buffer that was
   /// sent or granted is touched after this.
   ~ZmqLink() override;
 
   std::uint16_t port() const;
-  /// Connects to all peers and waits until each has answered. Error timeout or peer_lost: names the
-  /// peer that did not.
-  Status connect(const std::vector<LinkPeer>& peers, Seconds timeout);
+  /// Connects to all peers and waits until each has answered. `own_name`: of this process, for
+  /// errors. Error timeout or peer_lost: names the peer that did not.
+  Status connect(const std::vector<LinkPeer>& peers,
+                 Seconds timeout,
+                 const std::string& own_name = "this process");
 
   void send(const Transfer& transfer) override;
   void grant(const Grant& grant) override;

@@ -12,8 +12,8 @@
 namespace troupe {
 namespace {
 
-constexpr int frames_in_flight = 32;  // per peer, each at most 1 MiB
-constexpr std::size_t most_credits = 1 << 16;
+constexpr int frames_in_flight = 64;  // per peer and direction
+constexpr auto sweep_interval = std::chrono::milliseconds{100};
 
 void nothing_to_free(void*, void*) {}
 
@@ -63,7 +63,8 @@ void ZmqLink::State::poll_once() {
     items.push_back({peer.monitor.handle(), 0, ZMQ_POLLIN, 0});
     if (!peer.queue.empty()) items.push_back({peer.dealer.handle(), 0, ZMQ_POLLOUT, 0});
   }
-  zmq::poll(items, std::chrono::milliseconds{1000});
+  const bool waits = !sending.empty() || !incoming.empty();
+  zmq::poll(items, waits ? sweep_interval : std::chrono::milliseconds{1000});
   if ((items[0].revents & ZMQ_POLLIN) != 0) {
     std::uint64_t count = 0;
     (void)!::read(event_fd, &count, sizeof count);
@@ -79,6 +80,15 @@ void ZmqLink::State::poll_once() {
     watch(*peer);
     flush(*peer);
   }
+  const Seconds now = monotonic_seconds();
+  if (now < next_sweep) return;
+  next_sweep = now + std::chrono::duration<double>(sweep_interval).count();
+  sweep();
+}
+
+const std::string& ZmqLink::State::name_of(DeviceId device) const {
+  const auto found = process_of.find(device);
+  return found == process_of.end() ? own_name : peers.at(found->second).who.name;
 }
 
 void ZmqLink::State::connect_to(const LinkPeer& who) {
@@ -129,7 +139,8 @@ void ZmqLink::State::queue(std::uint32_t to, FrameHeader header, const std::byte
   header.process = process;
   if (header.kind == FrameKind::hello || header.kind == FrameKind::welcome)
     header.key.epoch = hub.epoch();
-  peer.queue.push_back({header, data});
+  const LinkFault fault = options.faults ? options.faults(header) : LinkFault::none;
+  peer.queue.push_back({header, data, fault});
   flush(peer);
 }
 
@@ -137,8 +148,13 @@ void ZmqLink::State::flush(Peer& peer) {
   while (!peer.queue.empty() && !peer.lost) {
     Out& out = peer.queue.front();
     const bool has_data = out.header.kind == FrameKind::data;
-    if (has_data)
+    if (has_data &&
+        out.header.payload_checksum == 0)  // else it was full when this was tried before
       out.header.payload_checksum = payload_checksum({out.data, out.header.payload_bytes});
+    if (out.fault == LinkFault::drop) {
+      pop(peer);
+      continue;
+    }
     const FrameBytes bytes = encode(out.header);
     zmq::message_t head(bytes.data(), bytes.size());
     const auto flags =
@@ -148,32 +164,21 @@ void ZmqLink::State::flush(Peer& peer) {
       // The bytes stay where they are until the receiver has acknowledged them.
       zmq::message_t body(const_cast<std::byte*>(out.data), out.header.payload_bytes,
                           nothing_to_free, nullptr);
+      if (out.fault == LinkFault::damage && out.header.payload_bytes > 0) {
+        body.rebuild(out.data, out.header.payload_bytes);
+        *static_cast<std::byte*>(body.data()) ^= std::byte{1};
+      }
       (void)peer.dealer.send(body, zmq::send_flags::dontwait);
     }
-    peer.queue.pop_front();
+    pop(peer);
   }
 }
 
-void ZmqLink::State::start(const Transfer& transfer) {
-  const Seconds begin = monotonic_seconds();
-  Peer* peer = peer_of(transfer.to);
-  if (peer == nullptr || peer->lost) return;  // the loss was reported
-  sending[transfer.key] = {transfer, begin};
-  Bytes offset = 0;
-  do {
-    FrameHeader frame;
-    frame.kind = FrameKind::data;
-    frame.key = transfer.key;
-    frame.from = transfer.from;
-    frame.to = transfer.to;
-    frame.offset = offset;
-    frame.total = transfer.bytes;
-    frame.payload_bytes =
-        static_cast<std::uint32_t>(std::min(frame_payload_limit, transfer.bytes - offset));
-    frame.begin = begin;
-    queue(peer->who.process, frame, transfer.data + offset);
-    offset += frame.payload_bytes;
-  } while (offset < transfer.bytes);
+void ZmqLink::State::pop(Peer& peer) {
+  const FrameHeader header = peer.queue.front().header;
+  peer.queue.pop_front();
+  if (header.kind == FrameKind::data && header.offset + header.payload_bytes == header.total)
+    sent(header);
 }
 
 void ZmqLink::State::receive_all() {
@@ -226,139 +231,18 @@ void ZmqLink::State::receive(const FrameHeader& frame, std::span<const std::byte
       peer.answered = true;
       note_connected();
       return;
-    case FrameKind::grant: {
-      if (credits.size() >= most_credits) {
-        hub.count_unexpected();
-        return;
-      }
-      LinkEvent event;
-      event.kind = LinkEvent::Kind::granted;
-      event.key = frame.key;
-      event.from = frame.from;
-      event.to = frame.to;
-      const auto waiting = parked.find(frame.key);
-      if (!hub.deliver(frame.from, event)) {
-        hub.count_unexpected();
-        return;
-      }
-      if (waiting == parked.end()) {
-        credits[frame.key] = frame.total;
-        return;
-      }
-      const Transfer transfer = waiting->second;
-      parked.erase(waiting);
-      start(transfer);
-      return;
-    }
+    case FrameKind::grant: granted(frame); return;
     case FrameKind::data: received_data(frame, payload); return;
     case FrameKind::ack: finish_sending(frame); return;
-    case FrameKind::failed: {
-      LinkEvent event;
-      event.kind = LinkEvent::Kind::lost;
-      event.key = frame.key;
-      event.error = {ErrorCode::corrupt, fmt::format("{} was damaged on its way to {}",
-                                                     to_string(frame.key.action), peer.who.name)};
-      if (!hub.deliver(frame.from, event)) hub.count_unexpected();
+    case FrameKind::again: {
+      const auto one = sending.find(frame.key);
+      if (one == sending.end())
+        hub.count_unexpected();
+      else if (one->second.attempt == frame.attempt)  // else it is on its way again already
+        send_again(frame.key, "came damaged");
       return;
     }
-  }
-}
-
-void ZmqLink::State::received_data(const FrameHeader& frame, std::span<const std::byte> payload) {
-  const auto found = incoming.find(frame.key);
-  if (found == incoming.end()) {
-    hub.count_unexpected();
-    return;
-  }
-  Incoming& one = found->second;
-  if (payload_checksum(payload) != frame.payload_checksum) {
-    hub.count_malformed();
-    damaged(frame, {ErrorCode::corrupt,
-                    fmt::format("{} step {}: bytes from {} on are not those that were sent",
-                                to_string(frame.key.action), frame.key.step, frame.offset)});
-    return;
-  }
-  // Frames of a transfer come in order on one connection.
-  if (frame.total > one.grant.bytes || frame.offset != one.received ||
-      frame.from != one.grant.from || frame.to != one.grant.to) {
-    hub.count_malformed();
-    damaged(frame, {ErrorCode::protocol,
-                    fmt::format("{} step {}: bytes {} to {} of {} came where {} of at most {} were "
-                                "expected",
-                                to_string(frame.key.action), frame.key.step, frame.offset,
-                                frame.offset + payload.size(), frame.total, one.received,
-                                one.grant.bytes)});
-    return;
-  }
-  if (!payload.empty() && one.grant.data != nullptr)
-    std::memcpy(one.grant.data + frame.offset, payload.data(), payload.size());
-  one.received += payload.size();
-  if (one.received < frame.total) return;
-  const Incoming whole = one;
-  incoming.erase(found);
-  complete(whole, frame);
-}
-
-/// The tensor is here; the news of it waits until the link's time is over.
-void ZmqLink::State::complete(const Incoming& whole, const FrameHeader& frame) {
-  const Seconds hold = hub.hold_seconds(frame.from, frame.to, frame.total);
-  const auto finish = [whole, frame](State& state) {
-    LinkEvent event;
-    event.kind = LinkEvent::Kind::arrived;
-    event.key = frame.key;
-    event.from = frame.from;
-    event.to = frame.to;
-    event.data = whole.grant.data;
-    event.begin = frame.begin;
-    event.end = monotonic_seconds();
-    FrameHeader ack = frame;
-    ack.kind = FrameKind::ack;
-    ack.payload_bytes = 0;
-    ack.payload_checksum = 0;
-    ack.end = event.end;
-    if (!state.hub.deliver(frame.to, event)) state.hub.count_unexpected();
-    state.queue(frame.process, ack);
-  };
-  if (hold <= 0) {
-    finish(*this);
-    return;
-  }
-  hub.timer().at(frame.begin + hold, [weak = weak_from_this(), finish] {
-    if (const auto state = weak.lock()) state->post([raw = state.get(), finish] { finish(*raw); });
-  });
-}
-
-void ZmqLink::State::finish_sending(const FrameHeader& frame) {
-  const auto found = sending.find(frame.key);
-  if (found == sending.end()) {
-    hub.count_unexpected();
-    return;
-  }
-  LinkEvent event;
-  event.kind = LinkEvent::Kind::delivered;
-  event.key = frame.key;
-  event.from = found->second.transfer.from;
-  event.to = found->second.transfer.to;
-  event.begin = found->second.begin;
-  event.end = frame.end;
-  sending.erase(found);
-  (void)hub.deliver(event.from, event);
-}
-
-void ZmqLink::State::damaged(const FrameHeader& frame, const Error& error) {
-  incoming.erase(frame.key);
-  LinkEvent event;
-  event.kind = LinkEvent::Kind::lost;
-  event.key = frame.key;
-  event.from = frame.from;
-  event.to = frame.to;
-  event.error = error;
-  (void)hub.deliver(frame.to, event);
-  if (const Peer* peer = peer_of(frame.from)) {
-    FrameHeader failed = frame;
-    failed.kind = FrameKind::failed;
-    failed.payload_bytes = 0;
-    queue(peer->who.process, failed);
+    case FrameKind::failed: sending_failed(frame); return;
   }
 }
 

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <sys/eventfd.h>
@@ -28,6 +29,7 @@ struct ZmqLink::State : std::enable_shared_from_this<ZmqLink::State> {
   struct Out {
     FrameHeader header;
     const std::byte* data = nullptr;
+    LinkFault fault = LinkFault::none;
   };
   struct Peer {
     LinkPeer who;
@@ -37,16 +39,25 @@ struct ZmqLink::State : std::enable_shared_from_this<ZmqLink::State> {
     bool answered = false;  ///< its welcome came
     bool lost = false;
   };
+  /// Of the receiver, from the grant until the acknowledgement.
   struct Incoming {
     Grant grant;
-    Bytes received = 0;
+    Bytes received = 0;         ///< of the attempt in hand, without a gap
+    std::uint32_t attempt = 0;  ///< frames of earlier ones are passed over
+    bool whole = false;         ///< all came; the news of it is held back
+    Seconds regrant_at = 0;     ///< where nothing has come by then
+    Seconds regrant_after = 0;
   };
+  /// Of the sender, from the grant until the acknowledgement.
   struct Sending {
     Transfer transfer;
     Seconds begin = 0;
+    std::uint32_t attempt = 0;
+    Seconds acknowledged_by = 0;  ///< or it is sent again; 0: its frames still wait in a queue
   };
 
-  State(LinkHub& link_hub, std::uint32_t number) : hub(link_hub), process(number) {}
+  State(LinkHub& link_hub, std::uint32_t number, ZmqLinkOptions with)
+      : hub(link_hub), process(number), options(std::move(with)) {}
 
   // ---- any thread ----
 
@@ -64,19 +75,34 @@ struct ZmqLink::State : std::enable_shared_from_this<ZmqLink::State> {
   void loop();
   void poll_once();
   void connect_to(const LinkPeer& who);
-  void start(const Transfer& transfer);
   void queue(std::uint32_t to, FrameHeader header, const std::byte* data = nullptr);
   void flush(Peer& peer);
+  void pop(Peer& peer);
   void receive_all();
   void receive(const FrameHeader& frame, std::span<const std::byte> payload);
-  void received_data(const FrameHeader& frame, std::span<const std::byte> payload);
-  void complete(const Incoming& incoming, const FrameHeader& frame);
-  void finish_sending(const FrameHeader& frame);
-  void damaged(const FrameHeader& frame, const Error& error);
   void watch(Peer& peer);
   void lose(Peer& peer, const std::string& why);
   void answer_hello(Peer& peer);
   void note_connected();
+  const std::string& name_of(DeviceId device) const;
+
+  // ---- the same thread: transfers (zmq_link_transfers.cpp) ----
+
+  void send_grant(const Grant& grant);
+  void granted(const FrameHeader& frame);
+  void start(const Transfer& transfer);
+  void send_attempt(Sending& one);
+  void sent(const FrameHeader& last);
+  void send_again(const TransferKey& key, const std::string& why);
+  void received_data(const FrameHeader& frame, std::span<const std::byte> payload);
+  void ask_again(Incoming& one, const FrameHeader& frame, const std::string& why);
+  void complete(const TransferKey& key, const FrameHeader& frame);
+  void acknowledge(const TransferKey& key, const FrameHeader& frame);
+  void finish_sending(const FrameHeader& frame);
+  void sending_failed(const FrameHeader& frame);
+  void give_up(const FrameHeader& frame, const Error& error);
+  void sweep();
+  std::string describe(const TransferKey& key, DeviceId from, DeviceId to) const;
   Peer* peer_of(DeviceId device) {
     const auto found = process_of.find(device);
     return found == process_of.end() ? nullptr : &peers.at(found->second);
@@ -84,6 +110,8 @@ struct ZmqLink::State : std::enable_shared_from_this<ZmqLink::State> {
 
   LinkHub& hub;
   const std::uint32_t process;
+  const ZmqLinkOptions options;
+  std::string own_name = "this process";
   zmq::context_t context{1};
   zmq::socket_t router;
   std::uint16_t port = 0;
@@ -94,6 +122,9 @@ struct ZmqLink::State : std::enable_shared_from_this<ZmqLink::State> {
   std::map<TransferKey, Transfer> parked;    ///< sends that wait for a grant
   std::map<TransferKey, Sending> sending;    ///< not acknowledged yet
   std::map<TransferKey, Incoming> incoming;  ///< granted here
+  /// The last acknowledgements, oldest first: a tensor that comes once more is acknowledged again.
+  std::deque<TransferKey> acknowledged;
+  Seconds next_sweep = 0;
   std::thread thread;
 
   std::mutex mutex;

@@ -84,14 +84,16 @@ struct ZmqPair {
   Inbox inbox0, inbox1;
   std::unique_ptr<ZmqLink> link0, link1;
 
-  explicit ZmqPair(const ClusterSpec& cluster = two_devices(true))
+  explicit ZmqPair(const ClusterSpec& cluster = two_devices(true),
+                   const ZmqLinkOptions& options0 = {},
+                   const ZmqLinkOptions& options1 = {})
       : hub0(cluster, false), hub1(cluster, false) {
     hub0.set_epoch(epoch);
     hub1.set_epoch(epoch);
     hub0.attach(d0, inbox0.sink());
     hub1.attach(d1, inbox1.sink());
-    auto a = ZmqLink::open(hub0, 0, "127.0.0.1");
-    auto b = ZmqLink::open(hub1, 1, "127.0.0.1");
+    auto a = ZmqLink::open(hub0, 0, "127.0.0.1", options0);
+    auto b = ZmqLink::open(hub1, 1, "127.0.0.1", options1);
     REQUIRE(a.ok());
     REQUIRE(b.ok());
     link0 = std::move(*a);
@@ -99,9 +101,10 @@ struct ZmqPair {
     hub0.set_remote(link0.get());
     hub1.set_remote(link1.get());
     std::thread other([&] {
-      other_connected = link1->connect({{0, "p0", "127.0.0.1", link0->port(), {d0}}}, 20);
+      other_connected = link1->connect({{0, "p0", "127.0.0.1", link0->port(), {d0}}}, 20, "p1");
     });
-    const Status connected = link0->connect({{1, "p1", "127.0.0.1", link1->port(), {d1}}}, 20);
+    const Status connected =
+        link0->connect({{1, "p1", "127.0.0.1", link1->port(), {d1}}}, 20, "p0");
     other.join();
     REQUIRE(connected.ok());
     REQUIRE(other_connected.ok());
@@ -302,7 +305,7 @@ TEST_CASE("R07 stale, ungranted and malformed frames from a socket are refused a
   CHECK(buffer == data);
 }
 
-TEST_CASE("a damaged payload is found: nothing of it is announced as arrived") {
+TEST_CASE("a stranger's damaged payload is asked for again, not announced as arrived") {
   ZmqPair pair;
   std::vector<std::byte> buffer(3);
   pair.hub1.grant({key_of(0), d0, d1, buffer.data(), buffer.size()});
@@ -316,9 +319,114 @@ TEST_CASE("a damaged payload is found: nothing of it is announced as arrived") {
   frame.payload_bytes = 3;
   frame.payload_checksum = 1;  // of other bytes
   throw_at(pair.link1->port(), {text_of(encode(frame)), "abc"});
-  CHECK(pair.inbox1.wait_for(LinkEvent::Kind::lost).error.code == ErrorCode::corrupt);
-  CHECK(pair.inbox0.wait_for(LinkEvent::Kind::lost).error.code == ErrorCode::corrupt);
+  // The sender that is asked has sent nothing of that name.
+  CHECK(soon([&] { return pair.hub0.counters().unexpected == 1; }));
+  CHECK(pair.hub1.counters().malformed == 1);
   CHECK(pair.inbox1.size() == 0);
+}
+
+TEST_CASE("a tensor of another size than was granted is refused at both ends") {
+  ZmqPair pair;
+  auto data = pattern(1000, 1);
+  std::vector<std::byte> buffer(999);
+  pair.hub1.grant({key_of(0), d0, d1, buffer.data(), buffer.size()});
+  pair.hub0.send({key_of(0), d0, d1, data.data(), data.size(), false});
+  const LinkEvent refused = pair.inbox1.wait_for(LinkEvent::Kind::lost);
+  CHECK(refused.error.code == ErrorCode::protocol);
+  CHECK(refused.error.text.find("1000 bytes come where there is room for 999") !=
+        std::string::npos);
+  (void)pair.inbox0.wait_for(LinkEvent::Kind::lost);
+}
+
+TEST_CASE("damaged and lost frames of a tensor are sent again until it is whole") {
+  const auto fault = GENERATE(LinkFault::damage, LinkFault::drop);
+  const std::uint32_t victim = GENERATE(0U, 1U, 2U);  // of three frames
+  const std::uint32_t times = GENERATE(1U, 3U);
+  CAPTURE(fault == LinkFault::drop, victim, times);
+  ZmqLinkOptions faulty;
+  faulty.patience = 0.05;
+  faulty.faults = [&](const FrameHeader& frame) {
+    const bool hit = frame.kind == FrameKind::data && frame.attempt < times &&
+                     frame.offset == victim * frame_payload_bytes;
+    return hit ? fault : LinkFault::none;
+  };
+  ZmqPair pair(two_devices(true), faulty);
+  auto data = pattern(2 * frame_payload_bytes + 777, times);
+  std::vector<std::byte> buffer(data.size());
+  pair.hub1.grant({key_of(0), d0, d1, buffer.data(), buffer.size()});
+  pair.hub0.send({key_of(0), d0, d1, data.data(), data.size(), false});
+  const LinkEvent delivered = pair.inbox0.wait_for(LinkEvent::Kind::delivered);
+  CHECK(delivered.resent >= times);  // a slow machine may have run out of patience as well
+  CHECK(pair.hub0.counters().resent == delivered.resent);
+  CHECK(pair.inbox1.wait_for(LinkEvent::Kind::arrived).data == buffer.data());
+  CHECK(buffer == data);
+  // The next tensor is no worse for it.
+  std::vector<std::byte> next(100);
+  pair.hub1.grant({key_of(1), d0, d1, next.data(), next.size()});
+  pair.hub0.send({key_of(1), d0, d1, data.data(), next.size(), false});
+  CHECK(pair.inbox1.wait_for(LinkEvent::Kind::arrived).key == key_of(1));
+  CHECK(std::memcmp(next.data(), data.data(), next.size()) == 0);
+}
+
+TEST_CASE(
+    "a tensor that is damaged every time is given up, with both ends and the attempts named") {
+  ZmqLinkOptions faulty;
+  faulty.faults = [](const FrameHeader& frame) {
+    return frame.kind == FrameKind::data ? LinkFault::damage : LinkFault::none;
+  };
+  ZmqPair pair(two_devices(true), faulty);
+  auto data = pattern(3000, 1);
+  std::vector<std::byte> buffer(data.size());
+  pair.hub1.grant({key_of(2), d0, d1, buffer.data(), buffer.size()});
+  pair.hub0.send({key_of(2), d0, d1, data.data(), data.size(), false});
+  const LinkEvent receiver = pair.inbox1.wait_for(LinkEvent::Kind::lost);
+  const LinkEvent sender = pair.inbox0.wait_for(LinkEvent::Kind::lost);
+  const std::string tensor = to_string(key_of(2).action) + " of step 1 from d0 (p0) to d1 (p1)";
+  CHECK(receiver.error.code == ErrorCode::corrupt);
+  CHECK(receiver.error.text.find(tensor) == 0);
+  CHECK(receiver.error.text.find("damaged in each of 4 attempts") != std::string::npos);
+  CHECK(sender.error.code == ErrorCode::corrupt);
+  CHECK(sender.error.text.find(tensor) == 0);
+  CHECK(sender.error.text.find("after 4 attempts") != std::string::npos);
+  CHECK(pair.hub0.counters().resent == 3);
+  CHECK(pair.inbox1.size() == 0);  // never announced as arrived
+}
+
+TEST_CASE("a tensor of which nothing arrives is given up after as many attempts") {
+  ZmqLinkOptions deaf;
+  deaf.patience = 0.02;
+  deaf.faults = [](const FrameHeader& frame) {
+    return frame.kind == FrameKind::data ? LinkFault::drop : LinkFault::none;
+  };
+  ZmqPair pair(two_devices(true), deaf);
+  auto data = pattern(3000, 1);
+  std::vector<std::byte> buffer(data.size());
+  pair.hub1.grant({key_of(0), d0, d1, buffer.data(), buffer.size()});
+  pair.hub0.send({key_of(0), d0, d1, data.data(), data.size(), false});
+  const LinkEvent sender = pair.inbox0.wait_for(LinkEvent::Kind::lost);
+  CHECK(sender.error.code == ErrorCode::timeout);
+  CHECK(sender.error.text.find("from d0 (p0) to d1 (p1)") != std::string::npos);
+  CHECK(sender.error.text.find("sent 4 times in all") != std::string::npos);
+  (void)pair.inbox1.wait_for(LinkEvent::Kind::lost);
+}
+
+TEST_CASE("lost grants and acknowledgements are made up for") {
+  const auto kind = GENERATE(FrameKind::grant, FrameKind::ack);
+  CAPTURE(static_cast<int>(kind));
+  ZmqLinkOptions sender, receiver;
+  sender.patience = receiver.patience = 0.05;
+  receiver.faults = [&, left = 2](const FrameHeader& frame) mutable {
+    return frame.kind == kind && left-- > 0 ? LinkFault::drop : LinkFault::none;
+  };
+  ZmqPair pair(two_devices(true), sender, receiver);
+  auto data = pattern(frame_payload_bytes + 5, 3);
+  std::vector<std::byte> buffer(data.size());
+  pair.hub1.grant({key_of(0), d0, d1, buffer.data(), buffer.size()});
+  pair.hub0.send({key_of(0), d0, d1, data.data(), data.size(), false});
+  CHECK(pair.inbox1.wait_for(LinkEvent::Kind::arrived).data == buffer.data());
+  CHECK(pair.inbox0.wait_for(LinkEvent::Kind::delivered).key == key_of(0));
+  CHECK(buffer == data);
+  CHECK(pair.inbox1.size() == 0);  // it arrived once
 }
 
 TEST_CASE("a process that goes away is reported to every device") {
