@@ -1,7 +1,12 @@
-// What the runtime costs: links against a plain socket, actor messages, one stage through the
-// actors against the bare step loop, emulated pipelines against their simulated schedule.
-// Comparisons alternate within one run; medians of five.
+// What the runtime costs: links against plain sockets and bare ZeroMQ, actor messages, one stage
+// through the actors against the bare step loop, emulated pipelines against their simulated
+// schedule. Comparisons alternate within one run; medians.
+//
+//   bench_runtime [links] [messages] [stage] [pipelines]
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,8 +18,11 @@
 #include <thread>
 #include <vector>
 
+#include <zmq.hpp>
+
 #include "actors/caf_facade.h"
 #include "actors/system_config.h"
+#include "devices/link_frame.h"
 #include "devices/zmq_link.h"
 #include "tests/support/run_fixture.h"
 
@@ -52,16 +60,20 @@ class LinkPair {
     EXPECTS(link0_->connect({{1, "b", "127.0.0.1", link1_->port(), {DeviceId{1}}}}, 20).ok());
     other.join();
   }
-  /// Seconds from sending until the receiver has acknowledged.
+  /// Seconds from sending until the receiver has acknowledged. It has granted the buffer before, as
+  /// receivers in a step do.
   double send(std::vector<std::byte>& from, std::vector<std::byte>& to) {
     TransferKey key;
     key.epoch = {1};
     key.step = ++step_;
     key.action.op = Op::transfer_forward;
-    const auto begin = Clock::now();
     hub1_.grant({key, DeviceId{0}, DeviceId{1}, to.data(), to.size()});
-    hub0_.send({key, DeviceId{0}, DeviceId{1}, from.data(), from.size(), false});
     std::unique_lock lock(mutex_);
+    came_.wait(lock, [&] { return granted_ == step_; });
+    lock.unlock();
+    const auto begin = Clock::now();
+    hub0_.send({key, DeviceId{0}, DeviceId{1}, from.data(), from.size(), false});
+    lock.lock();
     came_.wait(lock, [&] { return delivered_ == step_; });
     return since(begin);
   }
@@ -75,62 +87,142 @@ class LinkPair {
     return cluster;
   }
   void note(const LinkEvent& event) {
-    if (event.kind != LinkEvent::Kind::delivered) return;
     const std::lock_guard lock(mutex_);
-    delivered_ = event.key.step;
+    if (event.kind == LinkEvent::Kind::granted) granted_ = event.key.step;
+    if (event.kind == LinkEvent::Kind::delivered) delivered_ = event.key.step;
     came_.notify_one();
   }
   LinkHub hub0_, hub1_;
   std::unique_ptr<ZmqLink> link0_, link1_;
   std::mutex mutex_;
   std::condition_variable came_;
-  std::uint64_t step_ = 0, delivered_ = 0;
+  std::uint64_t step_ = 0, granted_ = 0, delivered_ = 0;
 };
 
-/// The same bytes through a socket pair, acknowledged by one byte.
-double send_plain(std::vector<std::byte>& from, std::vector<std::byte>& to) {
-  int ends[2];
-  EXPECTS(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-  std::thread receiver([&] {
-    EXPECTS(write(ends[1], "r", 1) == 1);
-    for (std::size_t at = 0; at < to.size();) {
-      const ssize_t got = read(ends[1], to.data() + at, to.size() - at);
-      EXPECTS(got > 0);
-      at += static_cast<std::size_t>(got);
+/// The same bytes through a connected pair of stream sockets, acknowledged by one byte.
+class PlainPair {
+ public:
+  explicit PlainPair(bool tcp) {
+    if (!tcp) {
+      EXPECTS(socketpair(AF_UNIX, SOCK_STREAM, 0, ends_) == 0);
+      return;
     }
-    EXPECTS(write(ends[1], "k", 1) == 1);
-  });
-  char ready = 0;
-  EXPECTS(read(ends[0], &ready, 1) == 1);  // the thread runs
-  const auto begin = Clock::now();
-  for (std::size_t at = 0; at < from.size();) {
-    const ssize_t put = write(ends[0], from.data() + at, from.size() - at);
-    EXPECTS(put > 0);
-    at += static_cast<std::size_t>(put);
+    const int server = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    socklen_t length = sizeof address;
+    EXPECTS(bind(server, any, length) == 0 && listen(server, 1) == 0);
+    EXPECTS(getsockname(server, any, &length) == 0);
+    ends_[0] = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECTS(connect(ends_[0], any, length) == 0);
+    ends_[1] = accept(server, nullptr, nullptr);
+    EXPECTS(ends_[1] >= 0);
+    close(server);
+    const int on = 1;  // as ZeroMQ does
+    for (const int end : ends_)
+      EXPECTS(setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
   }
-  char ack = 0;
-  EXPECTS(read(ends[0], &ack, 1) == 1);
-  const double seconds = since(begin);
-  receiver.join();
-  close(ends[0]);
-  close(ends[1]);
-  return seconds;
-}
+  ~PlainPair() {
+    for (const int end : ends_) close(end);
+  }
+  PlainPair(const PlainPair&) = delete;
+  PlainPair& operator=(const PlainPair&) = delete;
+
+  double send(std::vector<std::byte>& from, std::vector<std::byte>& to) {
+    std::thread receiver([&] {
+      EXPECTS(write(ends_[1], "r", 1) == 1);
+      for (std::size_t at = 0; at < to.size();) {
+        const ssize_t got = read(ends_[1], to.data() + at, to.size() - at);
+        EXPECTS(got > 0);
+        at += static_cast<std::size_t>(got);
+      }
+      EXPECTS(write(ends_[1], "k", 1) == 1);
+    });
+    char word = 0;
+    EXPECTS(read(ends_[0], &word, 1) == 1);  // the thread runs
+    const auto begin = Clock::now();
+    for (std::size_t at = 0; at < from.size();) {
+      const ssize_t put = write(ends_[0], from.data() + at, from.size() - at);
+      EXPECTS(put > 0);
+      at += static_cast<std::size_t>(put);
+    }
+    EXPECTS(read(ends_[0], &word, 1) == 1);
+    const double seconds = since(begin);
+    receiver.join();
+    return seconds;
+  }
+
+ private:
+  int ends_[2] = {-1, -1};
+};
+
+/// The same bytes through two pairs of ZeroMQ sockets like the link's, and nothing else: no sums,
+/// no copy into the receiver's buffer.
+class BareZmqPair {
+ public:
+  BareZmqPair() {
+    bind_and_connect(in_, out_);
+    bind_and_connect(back_in_, back_out_);
+  }
+  double send(std::vector<std::byte>& from) {
+    std::thread receiver([&] {
+      (void)back_out_.send(zmq::buffer("r", 1), zmq::send_flags::none);
+      for (std::size_t at = 0; at < from.size(); at += take(in_)) {
+      }
+      (void)back_out_.send(zmq::buffer("k", 1), zmq::send_flags::none);
+    });
+    (void)take(back_in_);  // the thread runs
+    const auto begin = Clock::now();
+    for (std::size_t at = 0; at < from.size(); at += frame_payload_bytes) {
+      zmq::message_t frame(
+          from.data() + at, std::min(frame_payload_bytes, from.size() - at), [](void*, void*) {},
+          nullptr);
+      (void)out_.send(frame, zmq::send_flags::none);
+    }
+    (void)take(back_in_);
+    const double seconds = since(begin);
+    receiver.join();
+    return seconds;
+  }
+
+ private:
+  static void bind_and_connect(zmq::socket_t& in, zmq::socket_t& out) {
+    in.bind("tcp://127.0.0.1:0");
+    out.connect(in.get(zmq::sockopt::last_endpoint));
+  }
+  static std::size_t take(zmq::socket_t& socket) {
+    zmq::message_t identity, body;
+    EXPECTS(socket.recv(identity).has_value() && socket.recv(body).has_value());
+    return body.size();
+  }
+  zmq::context_t here_{1}, there_{1};
+  zmq::socket_t out_{here_, ZMQ_DEALER}, in_{there_, ZMQ_ROUTER};
+  zmq::socket_t back_out_{there_, ZMQ_DEALER}, back_in_{here_, ZMQ_ROUTER};
+};
 
 void bench_links() {
   LinkPair pair;
+  BareZmqPair zmq;
+  PlainPair tcp(true), unix_domain(false);
   for (const std::size_t bytes :
        {std::size_t{4} << 10, std::size_t{1} << 20, std::size_t{16} << 20}) {
     std::vector<std::byte> from(bytes, std::byte{1}), to(bytes);
-    std::vector<double> link, plain;
-    for (int round = 0; round < 15; ++round) {
+    std::vector<double> link, bare, plain, local;
+    for (int round = 0; round < 31; ++round) {
       link.push_back(pair.send(from, to));
-      plain.push_back(send_plain(from, to));
+      bare.push_back(zmq.send(from));
+      plain.push_back(tcp.send(from, to));
+      local.push_back(unix_domain.send(from, to));
     }
     const double size = static_cast<double>(bytes) / (1 << 20);
-    fmt::print("link {:>9}: {:7.0f} us {:6.0f} MiB/s   plain socket {:7.0f} us {:6.0f} MiB/s\n",
-               format_bytes(bytes), median(link) * 1e6, size / median(link), median(plain) * 1e6,
-               size / median(plain));
+    const auto rate = [&](const std::vector<double>& seconds) { return size / median(seconds); };
+    fmt::print(
+        "link {:>9}: {:6.0f} us {:5.0f} MiB/s; bare ZeroMQ {:5.0f}, plain TCP {:5.0f}, Unix "
+        "socket {:5.0f} MiB/s: link {:.2f}, {:.2f}, {:.2f} of them\n",
+        format_bytes(bytes), median(link) * 1e6, rate(link), rate(bare), rate(plain), rate(local),
+        rate(link) / rate(bare), rate(link) / rate(plain), rate(link) / rate(local));
   }
 }
 
@@ -187,12 +279,19 @@ double bare_step(const RunSpec& spec) {
   return median(seconds);
 }
 
-double actor_step(const RunSpec& spec) {
+struct ActorStep {
+  double seconds = 0;  ///< of a step, median
+  double busy = 0;     ///< of its device, median
+};
+ActorStep actor_step(const RunSpec& spec) {
   const PlayedRun run = play(spec, with_tokens(spec));
   if (!run.error.empty()) fmt::print(stderr, "{}\n", run.error);
-  std::vector<double> seconds;
-  for (const StepRow& row : run.rows) seconds.push_back(row.seconds);
-  return median(seconds);
+  std::vector<double> seconds, busy;
+  for (const StepRow& row : run.rows) {
+    seconds.push_back(row.seconds);
+    busy.push_back(row.devices.at(0).busy);
+  }
+  return {median(seconds), median(busy)};
 }
 
 void bench_one_stage() {
@@ -205,13 +304,20 @@ void bench_one_stage() {
   shape.sequence_length = 64;
   RunSpec spec = tiny_run(model, shape, 1, ScheduleKind::one_f_one_b, 6);
   spec.state_hash_every = 0;
-  std::vector<double> ratios, bares;
-  for (int round = 0; round < 5; ++round) {
+  std::vector<double> bares, ratios, busy, gaps;
+  for (int round = 0; round < 10; ++round) {
+    ActorStep actors;
+    if (round % 2 == 0) actors = actor_step(spec);  // neither is always the first
     bares.push_back(bare_step(spec));
-    ratios.push_back(actor_step(spec) / bares.back());
+    if (round % 2 == 1) actors = actor_step(spec);
+    ratios.push_back(actors.seconds / bares.back());
+    busy.push_back(actors.busy / bares.back());
+    gaps.push_back(actors.seconds - actors.busy);
   }
-  fmt::print("one stage, 4 layers of 256: bare step {:.1f} ms, through the actors {:.3f} x\n",
-             median(bares) * 1e3, median(ratios));
+  fmt::print(
+      "one stage, 4 layers of 256: bare step {:.1f} ms, through the actors {:.3f} x: arithmetic "
+      "{:.3f} x, the rest {:.0f} us a step\n",
+      median(bares) * 1e3, median(ratios), median(busy), median(gaps) * 1e6);
 }
 
 void bench_pipelines() {
@@ -234,10 +340,13 @@ void bench_pipelines() {
 
 }  // namespace
 
-int main() {
-  bench_links();
-  bench_messages();
-  bench_one_stage();
-  bench_pipelines();
+int main(int argc, char** argv) {
+  const auto wanted = [&](const std::string& part) {
+    return argc < 2 || std::find(argv + 1, argv + argc, part) != argv + argc;
+  };
+  if (wanted("links")) bench_links();
+  if (wanted("messages")) bench_messages();
+  if (wanted("stage")) bench_one_stage();
+  if (wanted("pipelines")) bench_pipelines();
   return 0;
 }
