@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "actors/measure.h"
 #include "actors/run_session.h"
@@ -31,17 +30,9 @@ Result<PlannedRun> plan_training(const RunSpec& spec) {
   PlannedRun planned;
   planned.cluster = spec.cluster;
   planned.cluster.copy_between_devices |= spec.copy_between_devices;
-  std::map<std::uint32_t, std::map<LayerKind, LayerSeconds>> by_threads;
-  for (DeviceSpec& device : planned.cluster.devices) {
-    if (device.kind != DeviceKind::cpu || !device.measured.empty()) continue;
-    auto known = by_threads.find(device.threads);
-    if (known == by_threads.end()) {
-      auto measured = measure_layers(device, spec.model, spec.shape);
-      if (!measured) return measured.error();
-      known = by_threads.emplace(device.threads, std::move(*measured)).first;
-    }
-    device.measured = known->second;
-  }
+  const auto measured = measure_devices(spec, [](DeviceId) { return true; });
+  if (!measured) return measured.error();
+  for (const auto& [device, kinds] : *measured) planned.cluster.devices[device].measured = kinds;
   PlanOptions options = spec.plan;
   options.shape = spec.shape;
   auto plan =

@@ -6,15 +6,21 @@
 #include <mutex>
 #include <vector>
 
+#include "devices/timing.h"
+#include "kernels/ops.h"
 #include "kernels/stage.h"
 
 namespace troupe {
 namespace {
 
 constexpr Bytes measuring_memory = Bytes{1} << 46;  // whatever the machine gives
-constexpr Seconds time_limit = 1.5;                 // for one layer kind
+constexpr Seconds time_limit = 0.4;                 // for one layer kind
 constexpr int most_runs = 7;
-constexpr int least_runs = 2;  // the first is the warm-up
+constexpr int least_runs = 3;  // the first is the warm-up
+// Enough that products run at their full rate, and more than the caches hold.
+constexpr std::uint32_t block_rows = 1024;
+constexpr std::uint32_t table_rows = 512;  // of activations at the embedding and the head
+constexpr std::uint32_t vocabulary = 8192;
 
 /// The seconds that `body` took on the device.
 Seconds timed(Device& device, const std::function<void(Stream&)>& body) {
@@ -49,22 +55,31 @@ struct LayerBench {
 
 LayerSeconds median_of(std::vector<std::array<Seconds, 5>> runs) {
   runs.erase(runs.begin());
-  std::array<Seconds, 5> median{};
-  for (std::size_t i = 0; i < median.size(); ++i) {
+  std::array<Seconds, 5> middle{};
+  for (std::size_t i = 0; i < middle.size(); ++i) {
     std::vector<Seconds> one;
     for (const auto& run : runs) one.push_back(run[i]);
-    std::nth_element(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(one.size() / 2),
-                     one.end());
-    median[i] = one[one.size() / 2];
+    std::sort(one.begin(), one.end());
+    middle[i] = median(one);
   }
-  return {median[0], median[1], median[2], median[3], median[4]};
+  return {middle[0], middle[1], middle[2], middle[3], middle[4]};
+}
+
+/// Any values do: no time depends on them. Drawing them would take longer than measuring.
+void fill_parameters(Stage& stage, Stream& stream) {
+  for (const NamedState& one : stage.state()) {
+    kernels::fill(stream, one.weight, 0.02F);
+    kernels::fill(stream, one.first_moment, 0);
+    kernels::fill(stream, one.second_moment, 0);
+  }
+  stage.weights_changed(stream);
 }
 
 Result<LayerSeconds> measure_layer(Device& device,
                                    const ModelSpec& model,
                                    const StepShape& shape,
-                                   std::uint32_t layer,
-                                   LayerBench& bench) {
+                                   std::uint32_t layer) {
+  LayerBench bench(model, shape);
   StageSpec spec;
   spec.model = model;
   spec.shape = shape;
@@ -74,7 +89,7 @@ Result<LayerSeconds> measure_layer(Device& device,
   auto made = Stage::create(device, spec);
   if (!made) return made.error();
   Stage& stage = **made;
-  stage.initialize();
+  (void)timed(device, [&](Stream& stream) { fill_parameters(stage, stream); });
   MicrobatchTokens tokens{bench.tokens, bench.targets, shape.microbatch_size, 0};
   const auto boundary = [&](std::vector<std::byte>& buffer) {
     return make_tensor(LayerBench::aligned(buffer), shape.compute,
@@ -110,6 +125,18 @@ Result<LayerSeconds> measure_layer(Device& device,
 
 }  // namespace
 
+MeasuringSize measuring_size(const ModelSpec& model, const StepShape& shape, LayerKind kind) {
+  MeasuringSize size{model, shape};
+  const bool block = kind == LayerKind::block;
+  if (!block) {
+    size.model.vocabulary = std::min(model.vocabulary, vocabulary);
+    size.shape.sequence_length = std::min(shape.sequence_length, table_rows);
+  }
+  const std::uint32_t sequences = (block ? block_rows : table_rows) / size.shape.sequence_length;
+  size.shape.microbatch_size = std::clamp(sequences, 1U, shape.microbatch_size);
+  return size;
+}
+
 Result<std::map<LayerKind, LayerSeconds>> measure_layers(const DeviceSpec& spec,
                                                          const ModelSpec& model,
                                                          const StepShape& shape) {
@@ -117,12 +144,34 @@ Result<std::map<LayerKind, LayerSeconds>> measure_layers(const DeviceSpec& spec,
   free_spec.memory = measuring_memory;
   auto device = open_device(free_spec, {});
   if (!device) return device.error();
-  LayerBench bench(model, shape);
+  const ModelProfile wanted = profile_model(model, shape);
   std::map<LayerKind, LayerSeconds> measured;
   for (const std::uint32_t layer : {0U, 1U, layer_count(model) - 1}) {
-    const auto seconds = measure_layer(**device, model, shape, layer, bench);
+    const LayerKind kind = layer_kind(model, layer);
+    const MeasuringSize size = measuring_size(model, shape, kind);
+    const auto seconds = measure_layer(**device, size.model, size.shape, layer);
     if (!seconds) return seconds.error();
-    measured[layer_kind(model, layer)] = *seconds;
+    measured[kind] =
+        carried_over(*seconds, profile_model(size.model, size.shape).of(kind), wanted.of(kind));
+  }
+  return measured;
+}
+
+Result<MeasuredDevices> measure_devices(const RunSpec& spec,
+                                        const std::function<bool(DeviceId)>& wanted) {
+  MeasuredDevices measured;
+  std::map<std::uint32_t, std::map<LayerKind, LayerSeconds>> by_threads;
+  for (std::uint32_t d = 0; d < spec.cluster.devices.size(); ++d) {
+    const DeviceSpec& device = spec.cluster.devices[d];
+    if (device.kind != DeviceKind::cpu || !device.measured.empty() || !wanted(DeviceId{d}))
+      continue;
+    auto known = by_threads.find(device.threads);
+    if (known == by_threads.end()) {
+      auto kinds = measure_layers(device, spec.model, spec.shape);
+      if (!kinds) return kinds.error();
+      known = by_threads.emplace(device.threads, std::move(*kinds)).first;
+    }
+    measured[d] = known->second;
   }
   return measured;
 }

@@ -1,8 +1,11 @@
 /// How long the layers of a model take on a device of this machine: measured by running them.
 #pragma once
 
+#include <functional>
 #include <map>
 
+#include "actors/run_spec.h"
+#include "actors/run_spec_json.h"
 #include "devices/device.h"
 #include "planner/cost.h"
 #include "planner/model.h"
@@ -10,10 +13,25 @@
 
 namespace troupe {
 
-/// Each layer kind once, at the run's microbatch shape: the median of a few runs after a warm-up.
-/// Opens a device like `spec` without its memory cap for the time of the measurement.
+/// A size at which a layer kind runs at the speed of the whole, and soon.
+struct MeasuringSize {
+  ModelSpec model;
+  StepShape shape;
+};
+/// At most so many rows and words as products need to run at their full rate; whole sequences for
+/// blocks, as attention depends on their length.
+MeasuringSize measuring_size(const ModelSpec& model, const StepShape& shape, LayerKind kind);
+
+/// Each layer kind once, at its measuring size, carried over to the run's microbatch shape: the
+/// median of a few runs after a warm-up, in about a second. Opens a device like `spec` without its
+/// memory cap for the time of the measurement.
 Result<std::map<LayerKind, LayerSeconds>> measure_layers(const DeviceSpec& spec,
                                                          const ModelSpec& model,
                                                          const StepShape& shape);
+
+/// Those CPU devices of the run that are `wanted` and have no times yet. Devices with the same
+/// number of threads are alike.
+Result<MeasuredDevices> measure_devices(const RunSpec& spec,
+                                        const std::function<bool(DeviceId)>& wanted);
 
 }  // namespace troupe

@@ -9,6 +9,21 @@
 namespace troupe {
 namespace {
 
+/// Where the times come from that the plan stands on.
+std::string sources_text(const ClusterSpec& cluster) {
+  std::string measured, catalogued;
+  for (const DeviceSpec& device : cluster.devices) {
+    std::string& names = device.measured.empty() ? catalogued : measured;
+    names += (names.empty() ? "" : ", ") + device.name;
+  }
+  std::string text;
+  if (!measured.empty())
+    text += fmt::format("measured just now, an embedding, a block and a head: {}\n", measured);
+  if (!catalogued.empty())
+    text += fmt::format("from the catalogue's rates (conf/devices.toml): {}\n", catalogued);
+  return text;
+}
+
 ExitCode plan(const ConfigArguments& arguments, bool why, bool json, const Console& console) {
   const auto loaded = load(arguments, console);
   if (!loaded) return report_error(loaded.error(), console);
@@ -27,6 +42,7 @@ ExitCode plan(const ConfigArguments& arguments, bool why, bool json, const Conso
               << device_table(plan, cluster, {}).to_text();
   for (const DeviceId unused : plan.unused)
     console.out << fmt::format("\ndevice {} gets nothing\n", cluster.devices[unused.index()].name);
+  console.out << '\n' << sources_text(cluster);
   if (why) {
     console.out << '\n';
     for (const std::string& line : explain(plan, cluster)) console.out << line << '\n';

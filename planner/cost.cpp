@@ -29,4 +29,19 @@ LayerSeconds seconds_of(const LayerProfile& profile, const DeviceRates& rates, D
           seconds_of(profile.update, rates, DType::f32)};
 }
 
+LayerSeconds carried_over(const LayerSeconds& seconds,
+                          const LayerProfile& at,
+                          const LayerProfile& wanted) {
+  const auto factor = [](const OpCount& from, const OpCount& to) {
+    if (from.matmul_flops > 0) return to.matmul_flops / from.matmul_flops;
+    if (from.bytes_moved == 0) return 1.0;
+    return static_cast<double>(to.bytes_moved) / static_cast<double>(from.bytes_moved);
+  };
+  return {seconds.forward * factor(at.forward, wanted.forward),
+          seconds.backward_input * factor(at.backward_input, wanted.backward_input),
+          seconds.backward_weight * factor(at.backward_weight, wanted.backward_weight),
+          seconds.norm * factor(at.norm, wanted.norm),
+          seconds.update * factor(at.update, wanted.update)};
+}
+
 }  // namespace troupe

@@ -61,4 +61,10 @@ struct DeviceRates {
 Seconds seconds_of(const OpCount& count, const DeviceRates& rates, DType compute);
 LayerSeconds seconds_of(const LayerProfile& profile, const DeviceRates& rates, DType compute);
 
+/// What `wanted` takes where `at` took `seconds`: the same layer at another size. Each action goes
+/// by its flops in matrix products or, where it has none, by the bytes it moves.
+LayerSeconds carried_over(const LayerSeconds& seconds,
+                          const LayerProfile& at,
+                          const LayerProfile& wanted);
+
 }  // namespace troupe
