@@ -98,24 +98,11 @@ bool NodeState::is_mine(DeviceId device) const {
   return std::find(setup.nodes.begin(), setup.nodes.end(), node_name) != setup.nodes.end();
 }
 
-/// Each kind of device once: those with the same number of threads are alike.
 Result<Measured> NodeState::measure(const MeasureDevices& order) {
   TROUPE_TRY(read_spec());
-  MeasuredDevices measured;
-  std::map<std::uint32_t, std::map<LayerKind, LayerSeconds>> by_threads;
-  for (std::uint32_t d = 0; d < spec->cluster.devices.size(); ++d) {
-    const DeviceSpec& device = spec->cluster.devices[d];
-    if (!is_mine(DeviceId{d}) || device.kind != DeviceKind::cpu || !device.measured.empty())
-      continue;
-    auto known = by_threads.find(device.threads);
-    if (known == by_threads.end()) {
-      auto kinds = measure_layers(device, spec->model, spec->shape);
-      if (!kinds) return kinds.error();
-      known = by_threads.emplace(device.threads, std::move(*kinds)).first;
-    }
-    measured[d] = known->second;
-  }
-  return Measured{order.epoch, order.step, to_json(measured)};
+  const auto measured = measure_devices(*spec, [this](DeviceId device) { return is_mine(device); });
+  if (!measured) return measured.error();
+  return Measured{order.epoch, order.step, to_json(*measured)};
 }
 
 /// Cores for each device where all threads of the cluster's devices have one of their own.
