@@ -45,6 +45,7 @@ struct DeviceState {
   bool started = false;  ///< tokens are here
   BeginStep begin;
   Seconds busy = 0;
+  std::uint32_t resent = 0;  ///< by the links
   std::vector<PlayedSpan> spans;
   std::uint64_t last_finished_step = 0;
   std::uint64_t stale = 0;  ///< messages of another epoch or step
@@ -107,6 +108,7 @@ void DeviceState::open(DeviceProgram* what, std::uint64_t key) {
   key_step = key;
   started = false;
   busy = 0;
+  resent = 0;
   spans.clear();
   grant_first();
   self->delayed_send(self, progress_interval, ProgressTick{key});
@@ -297,6 +299,7 @@ void DeviceState::heard(const LinkEvent& event) {
       break;
     case LinkEvent::Kind::delivered:
       note_span(transfer, event.from, event.to, event.begin, event.end);
+      resent += event.resent;
       program->note_delivered(transfer);
       break;
     case LinkEvent::Kind::lost: return;
@@ -344,6 +347,7 @@ void DeviceState::close_step() {
   finished_step.busy_seconds = busy;
   finished_step.peak_bytes = use.peak;
   finished_step.allocations = use.allocations;
+  finished_step.resent = resent;
   self->send(setup.run, std::move(finished_step));
 }
 

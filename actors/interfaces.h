@@ -22,6 +22,7 @@
 #include "actors/run_spec.h"
 #include "actors/stage_runner.h"
 #include "actors/token_source.h"
+#include "devices/zmq_link.h"
 #include "planner/plan.h"
 #include "planner/simulate.h"
 
@@ -78,6 +79,7 @@ struct NodeActorSetup {
   std::vector<std::string> nodes;
   /// Where tokens come from; null: the files of the run.
   std::shared_ptr<TokenSource> source;
+  ZmqLinkOptions link = {};
 };
 /// One per process: makes what the run's documents say, and takes it down again.
 caf::actor spawn_node_actor(caf::actor_system& system, NodeActorSetup setup);

@@ -13,6 +13,7 @@
 #include "actors/run_spec.h"
 #include "actors/step_row.h"
 #include "actors/token_source.h"
+#include "devices/zmq_link.h"
 #include "planner/plan.h"
 
 namespace troupe {
@@ -47,6 +48,8 @@ struct RunOptions {
   /// Only for nodes in this process: other tokens than the files'.
   std::shared_ptr<TokenSource> tokens;
   Seconds join_timeout = 30;
+  /// Of the tensor link of this process.
+  ZmqLinkOptions link = {};
 };
 
 struct RunOutcome {

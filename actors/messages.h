@@ -227,8 +227,9 @@ struct StepFinished {
   Bits64 busy_seconds;
   std::uint64_t peak_bytes = 0;
   std::uint64_t allocations = 0;  ///< ever made in the arena
+  std::uint32_t resent = 0;       ///< tensors that the device's links had to send again
   auto fields() {
-    return std::tie(epoch, step, device, losses, busy_seconds, peak_bytes, allocations);
+    return std::tie(epoch, step, device, losses, busy_seconds, peak_bytes, allocations, resent);
   }
 };
 

@@ -251,7 +251,7 @@ Result<PlanAdopted> NodeState::adopt(const AdoptPlan& order) {
   TROUPE_TRY(make_stages());
   PlanAdopted adopted{order.epoch, order.step, process, 0, {}};
   if (order.remote_links) {
-    auto remote = ZmqLink::open(*now->hub, process, order.link_host);
+    auto remote = ZmqLink::open(*now->hub, process, order.link_host, setup.link);
     if (!remote) return remote.error();
     now->remote = std::move(*remote);
     now->hub->set_remote(now->remote.get());
@@ -267,10 +267,13 @@ Status NodeState::connect(const ConnectPeers& order) {
     return Error{ErrorCode::stale_epoch, "no plan of that epoch is adopted"};
   if (!now->remote) return {};
   std::vector<LinkPeer> peers;
+  std::string own_name;
   for (const PeerAddress& peer : order.peers)
     if (peer.process != process)
       peers.push_back({peer.process, peer.node, peer.host, peer.port, peer.devices});
-  return now->remote->connect(peers, link_timeout);
+    else
+      own_name = peer.node;
+  return now->remote->connect(peers, link_timeout, own_name);
 }
 
 Status NodeState::fill(const FillStages& order) {

@@ -25,6 +25,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr auto watch_interval = std::chrono::milliseconds{250};
+/// Devices tell of their progress every second; one that has missed two reports is silent.
+constexpr double silent_seconds = 2.5;
+
+double since(Clock::time_point then) {
+  return std::chrono::duration<double>(Clock::now() - then).count();
+}
+
 struct RunState {
   RunState() {}
   static inline const char* name = "run";
@@ -62,6 +70,7 @@ struct RunState {
   double traced_begin = 0;
   Clock::time_point last_progress;
   std::map<DeviceId, Progress> progress;
+  std::map<DeviceId, Clock::time_point> heard;  ///< since the step or evaluation was opened
   std::map<caf::actor_addr, std::string> members;
   std::uint64_t stale = 0;
 
@@ -74,6 +83,7 @@ struct RunState {
   void alive() { last_progress = Clock::now(); }
   template <class M>
   void broadcast(const M& message) {
+    for (const DeviceHandle& device : setup->devices) heard[device.device] = Clock::now();
     const auto shared = caf::make_message(message);
     for (const DeviceHandle& device : setup->devices)
       self->send(caf::actor_cast<caf::actor>(device.actor), shared);
@@ -100,6 +110,8 @@ struct RunState {
   void shards_written(const ShardsWritten& written);
   void played(const SpansPlayed& part);
   void watch();
+  bool has_finished(DeviceId device) const;
+  std::string silent_devices() const;
   void fail(const Error& error);
   void end();
 };
@@ -114,7 +126,7 @@ void RunState::start(const StartRun& order) {
     self->monitor(member.agent);
   }
   alive();
-  self->delayed_send(self, std::chrono::seconds{1}, WatchTick{});
+  self->delayed_send(self, watch_interval, WatchTick{});
   next();
 }
 
@@ -206,10 +218,19 @@ void RunState::commit() {
   row.seconds = std::chrono::duration<double>(Clock::now() - began).count();
   row.skipped = decision.skip;
   for (const auto& [device, done] : finished)
-    row.devices.push_back({device, done.busy_seconds.value(), done.peak_bytes, done.allocations});
+    row.devices.push_back(
+        {device, done.busy_seconds.value(), done.peak_bytes, done.allocations, done.resent});
   row.has_state_hash = !hashes.empty();
   if (row.has_state_hash) row.state_hash = state_hash_of(std::move(hashes));
   hashes.clear();
+  for (const DeviceRow& device : row.devices)
+    if (device.resent > 0) {
+      RunNews resent;
+      resent.kind = RunNews::Kind::event;
+      resent.text = fmt::format("link_resent step={} device=d{} tensors={}", step,
+                                device.device.value, device.resent);
+      tell(std::move(resent));
+    }
   if (setup->planner) self->send(setup->planner, StepObserved{plan().epoch, step, row});
   tell(std::move(news));
   after_step();
@@ -355,15 +376,39 @@ void RunState::played(const SpansPlayed& part) {
 
 void RunState::watch() {
   if (phase == Phase::ended) return;
-  self->delayed_send(self, std::chrono::seconds{1}, WatchTick{});
-  const double idle = std::chrono::duration<double>(Clock::now() - last_progress).count();
+  self->delayed_send(self, watch_interval, WatchTick{});
+  const double idle = since(last_progress);
   // Shards have a deadline of their own.
   if (phase == Phase::checkpoint || idle < setup->patience) return;
   std::string waiting;
   for (const auto& [device, last] : progress)
     if (last.step == step) waiting += (waiting.empty() ? "" : "; ") + last.waiting;
-  fail({ErrorCode::timeout, fmt::format("step {}: nothing has moved for {:.1f} s: {}", step, idle,
-                                        waiting.empty() ? "no device has reported" : waiting)});
+  const std::string silent = silent_devices();
+  fail({ErrorCode::timeout,
+        fmt::format("step {}: nothing has moved for {:.1f} s: {}{}{}", step, idle, silent,
+                    silent.empty() || waiting.empty() ? "" : "; ",
+                    !silent.empty() || !waiting.empty() ? waiting : "no device has reported")});
+}
+
+bool RunState::has_finished(DeviceId device) const {
+  return phase == Phase::step ? finished.count(device) != 0 : evaluated.count(device) != 0;
+}
+
+/// Who no longer tells of itself, though it is not done: "d1 of node n1 (pid 7) is silent for 3 s".
+std::string RunState::silent_devices() const {
+  std::string text;
+  if (phase != Phase::step && phase != Phase::evaluation) return text;
+  for (const DeviceHandle& device : setup->devices) {
+    const auto last = heard.find(device.device);
+    if (last == heard.end() || has_finished(device.device) || since(last->second) < silent_seconds)
+      continue;
+    std::string of = "a process that is not known";
+    for (const RunMember& member : setup->members)
+      if (member.agent.node() == device.actor.node()) of = member.name;
+    text += fmt::format("{}d{} of {} is silent for {:.1f} s", text.empty() ? "" : "; ",
+                        device.device.value, of, since(last->second));
+  }
+  return text;
 }
 
 void RunState::fail(const Error& error) {
@@ -405,6 +450,7 @@ caf::behavior run_actor(ActorOf<RunState>* self) {
       [&state](const EvaluationFinished& done) { state.evaluation_finished(done); },
       [&state](const Progress& now) {
         if (state.is_stale(now.epoch, now.step)) return;
+        state.heard[now.device] = Clock::now();
         Progress& last = state.progress[now.device];
         if (last.finished != now.finished) state.alive();
         last = now;

@@ -68,8 +68,10 @@ std::optional<Error> RunSession::dead_child() {
 
 Error RunSession::explain(Error error) {
   if (error.code != ErrorCode::peer_lost && error.code != ErrorCode::timeout) return error;
-  // The exit status of a child may come a moment after its connection broke.
-  for (int look = 0; look < 10; ++look) {
+  // The exit status of a child may come a moment after its connection broke. A deadline that passed
+  // has nothing to do with that.
+  const int looks = error.code == ErrorCode::peer_lost ? 10 : 2;
+  for (int look = 0; look < looks; ++look) {
     if (const auto dead = dead_child()) {
       if (error.text.find(dead->text) == std::string::npos)
         error.text += fmt::format("\n{}\nAll other nodes were stopped as a result.", dead->text);
@@ -94,6 +96,7 @@ Status RunSession::open_nodes() {
     NodeActorSetup setup;
     setup.nodes = here.nodes;
     setup.source = tokens_;
+    setup.link = options_.link;
     local_ = spawn_node_actor(system_, std::move(setup));
     here.agent = local_;
     members_.push_back(here);

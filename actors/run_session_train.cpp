@@ -11,11 +11,14 @@
 #include "actors/run_session_ask.h"
 #include "actors/shard_text.h"
 #include "actors/watchdog.h"
+#include "devices/threads.h"
 
 namespace troupe {
 namespace {
 
 constexpr Seconds close_timeout = 20;
+/// After a failure: some node may be frozen, and those that are ours are killed anyway.
+constexpr Seconds failed_close_timeout = 1;
 
 }  // namespace
 
@@ -148,7 +151,8 @@ void RunSession::close() {
   for (const Member& member : members_) {
     CloseNode order;
     order.leave = true;
-    asked.emplace_back(&member, ask<Ready>(member, failed ? 5 : close_timeout, order));
+    const Seconds patience = failed && member.remote ? failed_close_timeout : close_timeout;
+    asked.emplace_back(&member, ask<Ready>(member, patience, order));
   }
   for (auto& [member, reply] : asked)
     while (reply.wait_for(look_interval) != std::future_status::ready) {
@@ -167,7 +171,9 @@ void RunSession::close() {
                    caf::after(std::chrono::seconds{5}) >> [] {});
     if (!gone) break;
   }
-  for (NodeProcess& child : children_) (void)child.wait(failed ? 1.0 : 5.0);
+  // One deadline for all of them.
+  const Seconds until = monotonic_seconds() + (failed ? 0.5 : 5.0);
+  for (NodeProcess& child : children_) (void)child.wait(std::max(0.0, until - monotonic_seconds()));
   children_.clear();  // kills what is left
 }
 

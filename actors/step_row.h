@@ -17,6 +17,7 @@ struct DeviceRow {
   Seconds busy = 0;
   Bytes peak = 0;
   std::uint64_t allocations = 0;  ///< ever made in the arena
+  std::uint64_t resent = 0;       ///< tensors that its links sent again in this step
 };
 
 /// One committed step. Numbers that must be comparable bit by bit are bits.

@@ -67,7 +67,8 @@ std::string metrics_line(const StepRow& row, const ClusterSpec& cluster) {
         {{"device", index < cluster.devices.size() ? cluster.devices[index].name : ""},
          {"busy_seconds", device.busy},
          {"peak_bytes", device.peak},
-         {"allocations", device.allocations}});
+         {"allocations", device.allocations},
+         {"resent_tensors", device.resent}});
   }
   line["devices"] = devices;
   return line.dump();
