@@ -98,7 +98,7 @@ void add_verify(CLI::App& command, ChosenCommand& chosen) {
   CLI::App* sub = command.add_subcommand("verify", "Read a checkpoint and compare its checksums");
   const auto folder = std::make_shared<std::string>();
   sub->add_option("CHECKPOINT", *folder, "Folder of the checkpoint")->required();
-  sub->footer("Examples:\n  troupe checkpoint verify runs/demo/checkpoints/step-00000250");
+  sub->footer("Examples:\n  troupe checkpoint verify runs/demo/checkpoints/step-00000900");
   sub->callback([=, &chosen] {
     chosen.body = [=](const Console& console) { return verify_one(*folder, console); };
   });
@@ -129,7 +129,7 @@ void add_export(CLI::App& command, ChosenCommand& chosen) {
   const auto out = std::make_shared<std::string>();
   sub->add_option("CHECKPOINT", *folder, "Folder of the checkpoint")->required();
   sub->add_option("OUT", *out, "The new folder; must not exist")->required();
-  sub->footer("Examples:\n  troupe checkpoint export runs/demo/checkpoints/step-00000250 demo-hf");
+  sub->footer("Examples:\n  troupe checkpoint export runs/demo/checkpoints/step-00000900 demo-hf");
   sub->callback([=, &chosen] {
     chosen.body = [=](const Console& console) { return export_one(*folder, *out, console); };
   });
@@ -144,7 +144,7 @@ void add_checkpoint(CLI::App& app, ChosenCommand& chosen) {
   command->footer(
       "Examples:\n"
       "  troupe checkpoint ls runs/demo\n"
-      "  troupe checkpoint verify runs/demo/checkpoints/step-00000250");
+      "  troupe checkpoint verify runs/demo/checkpoints/step-00000900");
   add_ls(*command, chosen);
   add_verify(*command, chosen);
   add_import(*command, chosen);

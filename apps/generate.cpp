@@ -179,7 +179,7 @@ void add_generate(CLI::App& app, ChosenCommand& chosen) {
       ->check(CLI::IsMember({"text", "ids"}));
   command->footer(
       "Examples:\n"
-      "  troupe generate runs/demo/checkpoints/step-00000250 --prompt \"Call me \" --temperature "
+      "  troupe generate runs/demo/checkpoints/step-00000900 --prompt \"Call me \" --temperature "
       "0.8\n"
       "  troupe generate runs/stories --prompt-ids 1 --max-new-tokens 50 --temperature 0 --print "
       "ids");
