@@ -1,203 +1,384 @@
-#include "kernels/cpu/product.h"
+// Matrix products in the manner of Goto and van de Geijn (Anatomy of High-Performance Matrix
+// Multiplication, 2008): panels of b in the second-level cache, rows of a in the first, a tile of c
+// in registers.
+#include "kernels/cpu/targets.h"
 
-#include <fmt/core.h>
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/product.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
 
-#include <oneapi/dnnl/dnnl_debug.h>
 #include <algorithm>
 #include <array>
-#include <oneapi/dnnl/dnnl.hpp>
-#include <unordered_map>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "devices/arena.h"
+#include "kernels/cpu/product.h"
 #include "kernels/cpu/softmax.h"
+#include "kernels/cpu/vector-inl.h"
 #include "kernels/element.h"
 
-namespace troupe::kernels::cpu {
-namespace {
+HWY_BEFORE_NAMESPACE();
+namespace troupe::kernels::cpu::HWY_NAMESPACE {
 
-using Dims = dnnl::memory::dims;
-using Desc = dnnl::memory::desc;
+constexpr std::uint64_t lanes = hn::MaxLanes(Wide());
+/// The tile in registers: rows x vectors, with room for a row of b and an element of a.
+/// Wide tiles need few loads for their multiply-adds.
+constexpr std::uint64_t tile_rows = 6;
+constexpr std::uint64_t tile_vectors = lanes >= 16 ? 4 : 2;
+constexpr std::uint64_t tile_columns = tile_vectors * lanes;
+/// Columns of b that are packed together: 512 KiB.
+constexpr std::uint64_t packed_columns = 512;
 
-dnnl::memory::data_type library_type(DType type) {
-  return type == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
-}
+/// Rows of a that lie this far apart share a set of the first-level cache, which has fewer ways
+/// than a tile has rows.
+constexpr std::uint64_t set_stride = 4096 / sizeof(float);
 
-Desc matrix(std::uint64_t rows, std::uint64_t columns, std::uint64_t ld, bool transposed, DType t) {
-  const auto stride = static_cast<dnnl::memory::dim>(ld);
-  const Dims dims{static_cast<dnnl::memory::dim>(rows), static_cast<dnnl::memory::dim>(columns)};
-  return {dims, library_type(t), transposed ? Dims{1, stride} : Dims{stride, 1}};
-}
+/// Where a tile's elements of a are: row i, term k at [i * row + k] or, by columns, [k * column +
+/// i].
+struct Operand {
+  const float* data;
+  std::uint64_t stride;
+};
 
-dnnl::matmul::primitive_desc describe(dnnl::engine& engine, const Product& p) {
-  const Desc a = matrix(p.m, p.k, p.lda, p.a_transposed, p.in);
-  const Desc b = matrix(p.k, p.n, p.ldb, p.b_transposed, p.in);
-  const Desc c = matrix(p.m, p.n, p.ldc, false, p.out);
-  const Desc bias = matrix(1, p.n, p.n, false, DType::f32);
-  dnnl::primitive_attr attributes;
-  if (p.accumulate) {
-    dnnl::post_ops ops;
-    ops.append_sum(1.0f);
-    attributes.set_post_ops(ops);
+/// What happens to sums at the end of a block.
+struct Target {
+  float* data;
+  std::uint64_t stride;
+  std::uint64_t columns;  ///< of the tile that exist
+  const float* bias;      ///< added when set; null: none
+  bool add;               ///< to what is there, otherwise it is overwritten
+};
+
+template <std::uint64_t rows, std::uint64_t vectors, bool by_rows>
+void tile(std::uint64_t depth, Operand a, const float* HWY_RESTRICT b, const Target& c) {
+  const Wide d;
+  using V = hn::Vec<Wide>;
+  V sums[rows][vectors];
+#pragma GCC unroll 16
+  for (std::uint64_t i = 0; i < rows; ++i) {
+#pragma GCC unroll 4
+    for (std::uint64_t v = 0; v < vectors; ++v) sums[i][v] = hn::Zero(d);
   }
-#if DNNL_VERSION_MAJOR >= 3
-  if (p.bias) return {engine, a, b, bias, c, attributes};
-  return {engine, a, b, c, attributes};
+  const float* HWY_RESTRICT at = a.data;
+  const auto step = [&](const float* term) HWY_ATTR {
+    V row[vectors];
+#pragma GCC unroll 4
+    for (std::uint64_t v = 0; v < vectors; ++v) row[v] = hn::Load(d, b + v * lanes);
+#pragma GCC unroll 16
+    for (std::uint64_t i = 0; i < rows; ++i) {
+      const V x = hn::Set(d, by_rows ? term[i * a.stride] : term[i]);
+#pragma GCC unroll 4
+      for (std::uint64_t v = 0; v < vectors; ++v) sums[i][v] = hn::MulAdd(x, row[v], sums[i][v]);
+    }
+    b += tile_columns;
+  };
+  constexpr std::uint64_t unroll = 4;
+  std::uint64_t k = 0;
+  for (; k + unroll <= depth; k += unroll) {
+#pragma GCC unroll 4
+    for (std::uint64_t j = 0; j < unroll; ++j) step(by_rows ? at + j : at + j * a.stride);
+    at += by_rows ? unroll : unroll * a.stride;
+  }
+  for (; k < depth; ++k) {
+    step(at);
+    at += by_rows ? 1 : a.stride;
+  }
+#pragma GCC unroll 16
+  for (std::uint64_t i = 0; i < rows; ++i) {
+#pragma GCC unroll 4
+    for (std::uint64_t v = 0; v < vectors; ++v) {
+      float* out = c.data + i * c.stride + v * lanes;
+      const std::uint64_t count = std::min(lanes, c.columns - v * lanes);
+      V sum = sums[i][v];
+      if (c.add) {
+        sum = hn::Add(load_part(d, out, count), sum);
+      } else if (c.bias != nullptr) {
+        sum = hn::Add(sum, load_part(d, c.bias + v * lanes, count));
+      }
+      put_part(d, sum, out, count);
+    }
+  }
+}
+
+using Tile = void (*)(std::uint64_t, Operand, const float* HWY_RESTRICT, const Target&);
+using TileRows = std::array<Tile, tile_vectors>;
+template <std::uint64_t rows, bool by_rows, std::size_t... v>
+constexpr TileRows tiles_of_rows(std::index_sequence<v...>) {
+  return {&tile<rows, v + 1, by_rows>...};
+}
+template <bool by_rows, std::size_t... i>
+constexpr std::array<TileRows, tile_rows> tiles_of(std::index_sequence<i...>) {
+  return {tiles_of_rows<i + 1, by_rows>(std::make_index_sequence<tile_vectors>())...};
+}
+/// [by_rows][rows - 1][vectors - 1]
+constexpr std::array<std::array<TileRows, tile_rows>, 2> tiles{
+    tiles_of<false>(std::make_index_sequence<tile_rows>()),
+    tiles_of<true>(std::make_index_sequence<tile_rows>())};
+
+/// What one thread packs into.
+struct Panels {
+  alignas(64) std::array<float, product_depth * packed_columns> b;
+  /// Rows of a, apart by a stride that spreads them over the cache; or its columns.
+  std::array<float, tile_rows*(product_depth + 16)> a;
+};
+
+Panels& panels_of_thread() {
+  static thread_local Panels panels;
+  return panels;
+}
+
+template <class T>
+void pack_rows(
+    float* out, const T* b, std::uint64_t ldb, std::uint64_t depth, std::uint64_t columns) {
+  const Wide d;
+  for (std::uint64_t k = 0; k < depth; ++k) {
+    const T* row = b + k * ldb;
+    float* to = out + k * tile_columns;
+    for (std::uint64_t j = 0; j < columns; j += tile_columns, to += depth * tile_columns) {
+#pragma GCC unroll 4
+      for (std::uint64_t v = 0; v < tile_vectors; ++v) {
+        const std::uint64_t at = j + v * lanes;
+        const std::uint64_t count = at < columns ? std::min(columns - at, lanes) : 0;
+        if (count > 0) hn::Store(load_part(d, row + at, count), d, to + v * lanes);
+      }
+    }
+  }
+}
+
+#if HWY_TARGET <= HWY_AVX2
+using Quad = hn::FixedTag<float, 4>;
+
+/// Lane 4 g + i of the result is element i of rows[g * 4] (each row of stride ld).
+template <class T>
+HWY_INLINE hn::Vec<Wide> quads([[maybe_unused]] Wide d, const T* rows, std::uint64_t ld) {
+  const Quad q;
+#if HWY_TARGET <= HWY_AVX3
+  const hn::Half<Wide> half;
+  const auto low = hn::Combine(half, load(q, rows + 4 * ld), load(q, rows));
+  const auto high = hn::Combine(half, load(q, rows + 12 * ld), load(q, rows + 8 * ld));
+  return hn::Combine(d, high, low);
 #else
-  if (p.bias) return {dnnl::matmul::desc(a, b, bias, c), attributes, engine};
-  return {dnnl::matmul::desc(a, b, c), attributes, engine};
+  return hn::Combine(d, load(q, rows + 4 * ld), load(q, rows));
 #endif
 }
 
-struct ProductHash {
-  std::size_t operator()(const Product& p) const {
-    std::uint64_t h = 0x9E3779B97F4A7C15u;
-    const auto mix = [&h](std::uint64_t v) { h = (h ^ v) * 0xFF51AFD7ED558CCDu, h ^= h >> 29; };
-    mix(p.m), mix(p.n), mix(p.k), mix(p.lda), mix(p.ldb), mix(p.ldc);
-    mix((p.a_transposed ? 1u : 0u) | (p.b_transposed ? 2u : 0u) | (p.accumulate ? 4u : 0u) |
-        (p.bias ? 8u : 0u) | (p.in == DType::bf16 ? 16u : 0u) | (p.out == DType::bf16 ? 32u : 0u));
-    return h;
-  }
-};
+/// Four terms of `lanes` columns, stored as rows of b, become four vectors of out.
+template <class T>
+HWY_INLINE void transpose_quad(float* out, const T* b, std::uint64_t ldb) {
+  const Wide d;
+  const hn::Repartition<double, Wide> pairs;
+  const auto v0 = quads(d, b, ldb);
+  const auto v1 = quads(d, b + ldb, ldb);
+  const auto v2 = quads(d, b + 2 * ldb, ldb);
+  const auto v3 = quads(d, b + 3 * ldb, ldb);
+  const auto a0 = hn::BitCast(pairs, hn::InterleaveLower(d, v0, v1));
+  const auto a1 = hn::BitCast(pairs, hn::InterleaveUpper(d, v0, v1));
+  const auto a2 = hn::BitCast(pairs, hn::InterleaveLower(d, v2, v3));
+  const auto a3 = hn::BitCast(pairs, hn::InterleaveUpper(d, v2, v3));
+  hn::Store(hn::BitCast(d, hn::InterleaveLower(pairs, a0, a2)), d, out);
+  hn::Store(hn::BitCast(d, hn::InterleaveUpper(pairs, a0, a2)), d, out + tile_columns);
+  hn::Store(hn::BitCast(d, hn::InterleaveLower(pairs, a1, a3)), d, out + 2 * tile_columns);
+  hn::Store(hn::BitCast(d, hn::InterleaveUpper(pairs, a1, a3)), d, out + 3 * tile_columns);
+}
+#endif
 
-/// A prepared product and the operands that it runs on.
-struct Prepared {
-  dnnl::matmul primitive;
-  dnnl::memory a, b, c, bias;
-  std::array<dnnl_exec_arg_t, 4> arguments{};  ///< the first argument_count of them
-  int argument_count = 3;
-};
-
-/// What one thread keeps.
-struct Library {
-  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
-  dnnl::stream stream{engine};
-  std::unordered_map<Product, Prepared, ProductHash> prepared;
-
-  Prepared& find(const Product& p) {
-    if (const auto it = prepared.find(p); it != prepared.end()) return it->second;
-    const auto desc = describe(engine, p);
-    Prepared made;
-    made.primitive = dnnl::matmul(desc);
-    made.a = dnnl::memory(desc.src_desc(), engine, nullptr);
-    made.b = dnnl::memory(desc.weights_desc(), engine, nullptr);
-    made.c = dnnl::memory(desc.dst_desc(), engine, nullptr);
-    made.arguments[0] = {DNNL_ARG_SRC, made.a.get()};
-    made.arguments[1] = {DNNL_ARG_WEIGHTS, made.b.get()};
-    made.arguments[2] = {DNNL_ARG_DST, made.c.get()};
-    if (p.bias) {
-      made.bias = dnnl::memory(desc.bias_desc(), engine, nullptr);
-      made.arguments[3] = {DNNL_ARG_BIAS, made.bias.get()};
-      made.argument_count = 4;
+template <class T>
+void pack_columns(
+    float* out, const T* b, std::uint64_t ldb, std::uint64_t depth, std::uint64_t columns) {
+  for (std::uint64_t j = 0; j < columns; j += lanes) {
+    float* to = out + j / tile_columns * tile_columns * depth + j % tile_columns;
+    const T* from = b + j * ldb;
+    const std::uint64_t count = std::min(lanes, columns - j);
+    std::uint64_t k = 0;
+#if HWY_TARGET <= HWY_AVX2
+    if (count == lanes) {
+      for (; k + 4 <= depth; k += 4) transpose_quad(to + k * tile_columns, from + k, ldb);
     }
-    return prepared.emplace(p, std::move(made)).first->second;
+#endif
+    for (; k < depth; ++k) {
+      for (std::uint64_t i = 0; i < count; ++i)
+        to[k * tile_columns + i] = to_float(from[i * ldb + k]);
+      for (std::uint64_t i = count; i < lanes; ++i) to[k * tile_columns + i] = 0;
+    }
   }
-};
-
-Library& library() {
-  thread_local Library mine;
-  return mine;
 }
 
-[[noreturn]] void library_failed(const Product& p, const char* what) {
-  const std::string text =
-      fmt::format("matrix product m={} n={} k={}: the library says: {}", p.m, p.n, p.k, what);
-  detail::expects_failed(text.c_str(), __FILE__, __LINE__);
+/// The rows of one tile of a, where a tile can read them.
+template <class T>
+Operand rows_of_a(
+    const Product& p, const T* a, std::uint64_t rows, std::uint64_t depth, Panels& panels) {
+  const Wide d;
+  if (p.a_transposed) {
+    if (std::is_same_v<T, float> && p.n <= 2 * tile_columns) {
+      return {reinterpret_cast<const float*>(a), p.lda};
+    }
+    for (std::uint64_t k = 0; k < depth; ++k) {
+      for (std::uint64_t i = 0; i < rows; i += lanes) {
+        hn::StoreU(load_part(d, a + k * p.lda + i, std::min(rows - i, lanes)), d,
+                   panels.a.data() + k * tile_rows + i);
+      }
+    }
+    return {panels.a.data(), tile_rows};
+  }
+  if (std::is_same_v<T, float> && p.lda % set_stride != 0) {
+    return {reinterpret_cast<const float*>(a), p.lda};
+  }
+  constexpr std::uint64_t stride = product_depth + 16;
+  for (std::uint64_t i = 0; i < rows; ++i) {
+    for (std::uint64_t k = 0; k < depth; k += lanes) {
+      hn::StoreU(load_part(d, a + i * p.lda + k, std::min(depth - k, lanes)), d,
+                 panels.a.data() + i * stride + k);
+    }
+  }
+  return {panels.a.data(), stride};
 }
 
-/// rows x columns of bf16 as dense f32.
-void widen(
-    float* out, const void* from, std::uint64_t rows, std::uint64_t columns, std::uint64_t ld) {
-  const auto* x = static_cast<const Bf16*>(from);
-  for (std::uint64_t i = 0; i < rows; ++i) convert(out + i * columns, x + i * ld, columns);
+/// Asks for the rows of the next tile, which the processor does not foresee.
+template <class T>
+HWY_INLINE void fetch_rows(const T* a, std::uint64_t lda, std::uint64_t depth) {
+  constexpr std::uint64_t line = 64 / sizeof(T);
+  for (std::uint64_t i = 0; i < tile_rows; ++i) {
+    for (std::uint64_t k = 0; k < depth; k += line) __builtin_prefetch(a + i * lda + k);
+  }
 }
 
-/// Panels of one thread. They grow to the largest product met.
-struct Panels {
-  std::vector<float> a, b, c;
-};
+/// p.n columns and p.k terms of b, one block deep.
+template <class T>
+void pack_block(float* out, const Product& p, const T* b) {
+  if (p.b_transposed) {
+    pack_columns(out, b, p.ldb, p.k, p.n);
+  } else {
+    pack_rows(out, b, p.ldb, p.k, p.n);
+  }
+}
+
+/// One block of terms with the b that is packed for it. `depth`: of its panels, at least p.k.
+template <class T>
+void run_block(const Product& p,
+               const T* a,
+               const float* b,
+               std::uint64_t depth,
+               float* c,
+               const float* bias,
+               bool add) {
+  Panels& panels = panels_of_thread();
+  for (std::uint64_t i = 0; i < p.m; i += tile_rows) {
+    const std::uint64_t rows = std::min(tile_rows, p.m - i);
+    const Operand operand = rows_of_a(p, a + (p.a_transposed ? i : i * p.lda), rows, p.k, panels);
+    if (!p.a_transposed && i + 2 * tile_rows <= p.m) {
+      fetch_rows(a + (i + tile_rows) * p.lda, p.lda, p.k);
+    }
+    const TileRows& runs = tiles[p.a_transposed ? 0 : 1][rows - 1];
+    for (std::uint64_t j = 0; j < p.n; j += tile_columns) {
+      const std::uint64_t columns = std::min(tile_columns, p.n - j);
+      runs[(columns + lanes - 1) / lanes - 1](
+          p.k, operand, b + j * depth,
+          {c + i * p.ldc + j, p.ldc, columns, bias == nullptr ? nullptr : bias + j, add});
+    }
+  }
+}
+
+/// Calls f(q, k) for every block of terms: q is p with the terms [k, k + q.k).
+template <class F>
+void each_block(const Product& p, F&& f) {
+  Product q = p;
+  for (std::uint64_t k = 0; k < p.k; k += product_depth) {
+    q.k = std::min(product_depth, p.k - k);
+    f(q, k);
+  }
+}
+
+template <class T>
+void product_of(const Product& p, const T* a, const T* b, float* c, const float* bias) {
+  float* packed = panels_of_thread().b.data();
+  Product part = p;
+  for (std::uint64_t j = 0; j < p.n; j += packed_columns) {
+    part.n = std::min(packed_columns, p.n - j);
+    each_block(part, [&](const Product& q, std::uint64_t k) {
+      pack_block(packed, q, b + (p.b_transposed ? j * p.ldb + k : k * p.ldb + j));
+      run_block(q, a + (p.a_transposed ? k * p.lda : k), packed, q.k, c + j,
+                k == 0 && bias != nullptr ? bias + j : nullptr, p.accumulate || k > 0);
+    });
+  }
+}
+
+void pack_f32(float* out, const Product& p, const float* b) {
+  each_block(p, [&](const Product& q, std::uint64_t k) {
+    pack_block(out + k * packed_stride(p.n), q, b + (p.b_transposed ? k : k * p.ldb));
+  });
+}
+
+void product_with_packed(
+    const Product& p, const float* a, const float* b, PackedShape shape, float* c) {
+  each_block(p, [&](const Product& q, std::uint64_t k) {
+    run_block(q, a + (p.a_transposed ? k * p.lda : k), b + k * packed_stride(shape.n),
+              std::min(product_depth, shape.k - k), c, nullptr, p.accumulate || k > 0);
+  });
+}
+
+void product_f32(const Product& p, const float* a, const float* b, float* c, const float* bias) {
+  product_of(p, a, b, c, bias);
+}
+void product_bf16(const Product& p, const Bf16* a, const Bf16* b, float* c, const float* bias) {
+  product_of(p, a, b, c, bias);
+}
+
+}  // namespace troupe::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace troupe::kernels::cpu {
+HWY_EXPORT(product_f32);
+HWY_EXPORT(product_bf16);
+HWY_EXPORT(pack_f32);
+HWY_EXPORT(product_with_packed);
+
+namespace {
+
+void multiply_to_f32(const Product& p, const void* a, const void* b, float* c, const float* bias) {
+  if (p.in == DType::f32) {
+    HWY_DYNAMIC_DISPATCH(product_f32)
+    (p, static_cast<const float*>(a), static_cast<const float*>(b), c, bias);
+  } else {
+    HWY_DYNAMIC_DISPATCH(product_bf16)
+    (p, static_cast<const Bf16*>(a), static_cast<const Bf16*>(b), c, bias);
+  }
+}
 
 }  // namespace
+
+void multiply_packed(const Product& p, const void* a, const void* b, void* c, const float* bias) {
+  if (p.out == DType::f32) return multiply_to_f32(p, a, b, static_cast<float*>(c), bias);
+  thread_local std::vector<float> sums;
+  sums.resize(std::max(sums.size(), p.m * p.n));
+  Product wide = p;
+  wide.out = DType::f32;
+  wide.ldc = p.n;
+  multiply_to_f32(wide, a, b, sums.data(), bias);
+  for (std::uint64_t i = 0; i < p.m; ++i) {
+    convert(static_cast<Bf16*>(c) + i * p.ldc, sums.data() + i * p.n, p.n);
+  }
+}
+
+void pack(float* out, const Product& p, const float* b) {
+  HWY_DYNAMIC_DISPATCH(pack_f32)(out, p, b);
+}
+
+void multiply_with(const Product& p, const float* a, const float* b, PackedShape shape, float* c) {
+  if (p.m == 0 || p.n == 0) return;
+  EXPECTS(0 < p.k && p.k <= shape.k && p.n <= shape.n);
+  HWY_DYNAMIC_DISPATCH(product_with_packed)(p, a, b, shape, c);
+}
 
 void multiply(const Product& p, const void* a, const void* b, void* c, const float* bias) {
   if (p.m == 0 || p.n == 0) return;
   EXPECTS(p.k > 0);
-  if (p.in == DType::bf16 && !has_bf16_products()) return multiply_converted(p, a, b, c, bias);
-  try {
-    Library& mine = library();
-    Prepared& product = mine.find(p);
-    product.a.set_data_handle(const_cast<void*>(a));
-    product.b.set_data_handle(const_cast<void*>(b));
-    product.c.set_data_handle(c);
-    if (p.bias) product.bias.set_data_handle(const_cast<float*>(bias));
-    // The C interface: the C++ one makes a vector of arguments on each call.
-    const dnnl_status_t status =
-        dnnl_primitive_execute(product.primitive.get(), mine.stream.get(), product.argument_count,
-                               product.arguments.data());
-    if (status != dnnl_success) library_failed(p, dnnl_status2str(status));
-  } catch (const dnnl::error& e) {
-    library_failed(p, e.what());
-  }
-}
-
-void multiply_converted(
-    const Product& p, const void* a, const void* b, void* c, const float* bias) {
-  // Panels of this many products a sum stay in the cache.
-  constexpr std::uint64_t depth = 1024;
-  thread_local Panels panels;
-  const bool narrow = p.out == DType::bf16;
-  const auto* bf16_a = static_cast<const Bf16*>(a);
-  const auto* bf16_b = static_cast<const Bf16*>(b);
-  panels.a.resize(std::max(panels.a.size(), p.m * std::min(depth, p.k)));
-  panels.b.resize(std::max(panels.b.size(), p.n * std::min(depth, p.k)));
-  if (narrow) panels.c.resize(std::max(panels.c.size(), p.m * p.n));
-  void* out = narrow ? panels.c.data() : c;
-  for (std::uint64_t k = 0; k < p.k; k += depth) {
-    Product q = p;
-    q.in = q.out = DType::f32;
-    q.k = std::min(depth, p.k - k);
-    q.lda = p.a_transposed ? p.m : q.k;
-    q.ldb = p.b_transposed ? q.k : p.n;
-    q.ldc = narrow ? p.n : p.ldc;
-    q.accumulate = p.accumulate || k > 0;
-    q.bias = p.bias && k == 0;
-    if (p.a_transposed) {
-      widen(panels.a.data(), bf16_a + k * p.lda, q.k, p.m, p.lda);
-    } else {
-      widen(panels.a.data(), bf16_a + k, p.m, q.k, p.lda);
-    }
-    if (p.b_transposed) {
-      widen(panels.b.data(), bf16_b + k, p.n, q.k, p.ldb);
-    } else {
-      widen(panels.b.data(), bf16_b + k * p.ldb, q.k, p.n, p.ldb);
-    }
-    multiply(q, panels.a.data(), panels.b.data(), out, q.bias ? bias : nullptr);
-  }
-  if (!narrow) return;
-  for (std::uint64_t i = 0; i < p.m; ++i) {
-    convert(static_cast<Bf16*>(c) + i * p.ldc, panels.c.data() + i * p.n, p.n);
-  }
-}
-
-bool has_bf16_products() {
-  static const bool has = [] {
-#if defined(__x86_64__)
-    if (!__builtin_cpu_is("amd") &&
-        dnnl::get_effective_cpu_isa() < dnnl::cpu_isa::avx512_core_amx) {
-      return false;
-    }
-#endif
-    Product p;
-    p.m = p.n = p.k = p.lda = p.ldb = p.ldc = 16;
-    p.in = DType::bf16;
-    try {
-      dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-      (void)describe(engine, p);
-      return true;
-    } catch (const dnnl::error&) {
-      return false;
-    }
-  }();
-  return has;
+  if (p.in == DType::bf16 && has_bf16_products()) return multiply_by_library(p, a, b, c, bias);
+  multiply_packed(p, a, b, c, bias);
 }
 
 }  // namespace troupe::kernels::cpu
+#endif

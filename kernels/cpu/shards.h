@@ -17,11 +17,14 @@ constexpr std::uint64_t rows_per_shard(std::uint64_t columns, std::uint64_t elem
   return columns >= elements ? 1 : elements / (columns == 0 ? 1 : columns);
 }
 
-/// The tile of a matrix product that one library call computes.
+/// The part of a matrix product that one thread computes in one call.
 struct MatmulShards {
   std::uint64_t rows = 1;
   std::uint64_t columns = 1;
 };
-MatmulShards matmul_shards(MatmulForm form, std::uint64_t m, std::uint64_t n);
+MatmulShards matmul_shards(MatmulForm form,
+                           std::uint64_t m,
+                           std::uint64_t n,
+                           std::uint32_t threads);
 
 }  // namespace troupe::kernels::cpu
