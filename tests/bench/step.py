@@ -42,10 +42,12 @@ class Peer:
             raise SystemExit(f"{self.process.args[:2]} ended with {self.process.wait()}")
         return json.loads(line)
 
-    def milliseconds(self, steps):
+    def turn(self, steps):
+        """Median milliseconds of so many steps; what else the program says stays in self.said."""
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
-        return statistics.median(self.answer()["ms"])
+        self.said = self.answer()
+        return statistics.median(self.said["ms"])
 
     def close(self):
         self.process.stdin.close()
@@ -66,18 +68,21 @@ def measure(model, ours_precision, args, with_peers):
             peers[precision] = Peer(script, shape | {"precision": precision})
     steps = STEPS_PER_TURN[model]
     for program in (ours, *peers.values()):
-        program.milliseconds(2)  # first steps touch memory and make kernels
+        program.turn(2)  # first steps touch memory and make kernels
     rounds = []
+    shares = []
     for _ in range(args.rounds):
-        rounds.append(
-            {"ours": ours.milliseconds(steps)} | {n: p.milliseconds(steps) for n, p in peers.items()}
-        )
+        rounds.append({"ours": ours.turn(steps)} | {n: p.turn(steps) for n, p in peers.items()})
+        shares.append(ours.said["peak_share"])
     for program in (ours, *peers.values()):
         program.close()
     result = {"model": model, "precision": ours_precision, "threads": args.threads}
-    result |= {k: v for k, v in ours.ready.items() if k in ("peak_share", "parameters")}
+    result["parameters"] = ours.ready["parameters"]
+    result["peak_share"] = statistics.median(shares)
+    result["allocations"] = ours.said["allocations"]
     result["ours_ms"] = statistics.median(r["ours"] for r in rounds)
     line = f"{model:6} {ours_precision:5} ours {result['ours_ms']:9.1f} ms"
+    line += f" ({100 * result['peak_share']:.0f} % of the multiply-add peak)"
     if peers:
         medians = {name: statistics.median(r[name] for r in rounds) for name in peers}
         best = min(medians, key=medians.get)

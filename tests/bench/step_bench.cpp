@@ -152,7 +152,7 @@ Arguments parse(int count, char** words) {
 // --- the peak: independent multiply-adds in registers ---
 
 constexpr int chains = 20;
-constexpr std::uint64_t rounds = 4'000'000;
+constexpr std::uint64_t rounds = 400'000;  // some milliseconds: the clock changes within seconds
 
 __attribute__((target("avx512f"))) double fma_512() {
   __m512 sums[chains];
@@ -202,8 +202,9 @@ __attribute__((target("avx2,fma"))) double fma_256() {
   return 2.0 * 8 * 12 * static_cast<double>(rounds);
 }
 
-/// Flop/s of all threads together, best of a few; 0 where there is no instruction for the type.
-double peak(DType type, std::uint32_t threads) {
+/// Flop/s of all threads together right now, best of a few; 0 where there is no instruction for the
+/// type.
+double peak_of(DType type, std::uint32_t threads) {
   double (*body)() = nullptr;
   if (type == DType::bf16)
     body = __builtin_cpu_supports("avx512bf16") ? dot_bf16 : nullptr;
@@ -213,7 +214,7 @@ double peak(DType type, std::uint32_t threads) {
                                              : nullptr;
   if (body == nullptr) return 0;
   double best = 0;
-  for (int repeat = 0; repeat < 5; ++repeat) {
+  for (int repeat = 0; repeat < 3; ++repeat) {
     std::vector<std::thread> helpers;
     std::atomic<double> rate{0};
     for (std::uint32_t t = 0; t < threads; ++t)
@@ -229,6 +230,12 @@ double peak(DType type, std::uint32_t threads) {
     best = std::max(best, rate.load());
   }
   return best;
+}
+
+/// Where bf16 dot products are slow, its products run as f32: the better of the two is the peak.
+double peak(DType type, std::uint32_t threads) {
+  const double f32 = peak_of(DType::f32, threads);
+  return type == DType::f32 ? f32 : std::max(f32, peak_of(type, threads));
 }
 
 /// Products that the mathematics asks for: causal halves, no recomputation. Three times forward.
@@ -253,6 +260,12 @@ ModelSpec model_of(const Arguments& args) {
   return model;
 }
 
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
 struct Trainer {
   Arguments args;
   std::unique_ptr<Device> device;
@@ -264,6 +277,9 @@ struct Trainer {
   std::uint64_t allocations = 0;             ///< inside the last step, ours
   std::uint64_t allocations_by_library = 0;  ///< and the matrix library's
   double cpu_ms = 0;                         ///< processor time of the last step, all threads
+  double peak_before = 0;                    ///< flop/s of the multiply-adds, before the next step
+  /// Of the steps of the last run: flop/s over the mean of the peaks just before and just after.
+  std::vector<double> shares;
 
   explicit Trainer(const Arguments& arguments) : args(arguments) {
     DeviceSpec spec;
@@ -289,25 +305,36 @@ struct Trainer {
 
   std::vector<double> run(std::uint32_t count) {
     std::vector<double> milliseconds(count);
+    shares.clear();
+    for (double& one : milliseconds) {
+      if (peak_before == 0) peak_before = peak(args.precision, args.threads);
+      one = run_one();
+      const double after = peak(args.precision, args.threads);
+      if (after > 0) shares.push_back(useful_flops(args) / one * 1e3 / ((peak_before + after) / 2));
+      peak_before = after;
+    }
+    return milliseconds;
+  }
+
+  double run_one() {
+    double one = 0;
     device->submit({[&](Stream& stream) {
-                      for (double& one : milliseconds) {
-                        const std::uint64_t before = ::own_allocations.load();
-                        const std::uint64_t library_before = ::allocations_by_library.load();
-                        const std::clock_t cpu_before = std::clock();
-                        const double begin = now();
-                        ++step;
-                        loss = run_step(*stage, stream, {step, step, 1e-4, {&microbatch, 1}}).loss;
-                        one = 1e3 * (now() - begin);
-                        cpu_ms = 1e3 * static_cast<double>(std::clock() - cpu_before) /
-                                 static_cast<double>(CLOCKS_PER_SEC);
-                        allocations = ::own_allocations.load() - before;
-                        allocations_by_library = ::allocations_by_library.load() - library_before;
-                      }
+                      const std::uint64_t before = ::own_allocations.load();
+                      const std::uint64_t library_before = ::allocations_by_library.load();
+                      const std::clock_t cpu_before = std::clock();
+                      const double begin = now();
+                      ++step;
+                      loss = run_step(*stage, stream, {step, step, 1e-4, {&microbatch, 1}}).loss;
+                      one = 1e3 * (now() - begin);
+                      cpu_ms = 1e3 * static_cast<double>(std::clock() - cpu_before) /
+                               static_cast<double>(CLOCKS_PER_SEC);
+                      allocations = ::own_allocations.load() - before;
+                      allocations_by_library = ::allocations_by_library.load() - library_before;
                     },
                     0,
                     {}});
     device->drain();
-    return milliseconds;
+    return one;
   }
 };
 
@@ -316,41 +343,34 @@ struct Trainer {
 int main(int count, char** words) {
   dl_iterate_phdr(find_matrix_library, nullptr);
   const Arguments args = parse(count, words);
-  // Where bf16 dot products are slow, its products run as f32: the better of the two is the peak.
-  const double peak_rate =
-      std::max(peak(DType::f32, args.threads), peak(args.precision, args.threads));
   Trainer trainer(args);
   if (args.steps > 0) {
     trainer.run(2);
     std::vector<double> times = trainer.run(args.steps);
-    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-    const double ms = times[times.size() / 2];
+    const double ms = median(times);
     const double rate = useful_flops(args) / ms * 1e3;
     fmt::print(
         "{} layers of {}, {} threads, {}: {:.1f} ms/step (best {:.1f}, processor {:.1f}), {:.0f} "
         "GFLOP/s, "
-        "{:.1f} % of a peak of {:.0f} GFLOP/s, {} allocations in a step ({} more in the "
+        "{:.1f} % of the multiply-add peak around each step ({:.0f} GFLOP/s at last), {} "
+        "allocations in a step ({} more in the "
         "matrix library), loss {:.6f}\n",
         args.layers, args.width, args.threads, to_string(args.precision), ms,
         *std::min_element(times.begin(), times.end()), trainer.cpu_ms, rate / 1e9,
-        peak_rate > 0 ? 100 * rate / peak_rate : 0, peak_rate / 1e9, trainer.allocations,
+        100 * median(trainer.shares), trainer.peak_before / 1e9, trainer.allocations,
         trainer.allocations_by_library, trainer.loss);
     return trainer.allocations == 0 ? 0 : 1;
   }
   trainer.run(1);
-  const double ms = trainer.run(1).front();
-  fmt::print(
-      "{{\"name\": \"troupe\", \"precision\": \"{}\", \"parameters\": {}, "
-      "\"peak_gflops\": {:.1f}, \"peak_share\": {:.3f}, \"allocations\": {}}}\n",
-      to_string(args.precision), parameter_count(model_of(args)), peak_rate / 1e9,
-      peak_rate > 0 ? useful_flops(args) / ms * 1e3 / peak_rate : 0, trainer.allocations);
+  fmt::print("{{\"name\": \"troupe\", \"precision\": \"{}\", \"parameters\": {}}}\n",
+             to_string(args.precision), parameter_count(model_of(args)));
   std::fflush(stdout);
   for (std::string line; std::getline(std::cin, line);) {
     std::string list;
     for (const double one : trainer.run(static_cast<std::uint32_t>(std::stoul(line))))
       list += fmt::format("{}{:.3f}", list.empty() ? "" : ", ", one);
-    fmt::print("{{\"ms\": [{}], \"loss\": {:.9g}, \"allocations\": {}}}\n", list, trainer.loss,
-               trainer.allocations);
+    fmt::print("{{\"ms\": [{}], \"loss\": {:.9g}, \"allocations\": {}, \"peak_share\": {:.3f}}}\n",
+               list, trainer.loss, trainer.allocations, median(trainer.shares));
     std::fflush(stdout);
   }
   return 0;
