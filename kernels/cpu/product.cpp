@@ -32,12 +32,11 @@ constexpr std::uint64_t tile_columns = tile_vectors * lanes;
 /// Columns of b that are packed together: 512 KiB.
 constexpr std::uint64_t packed_columns = 512;
 
-/// Rows of a that lie this far apart share a set of the first-level cache, which has fewer ways
-/// than a tile has rows.
-constexpr std::uint64_t set_stride = 4096 / sizeof(float);
+/// Apart by more than a power of two, widened rows do not share a set of the first-level cache.
+constexpr std::uint64_t wide_stride = product_depth + 16;
 
-/// Where a tile's elements of a are: row i, term k at [i * row + k] or, by columns, [k * column +
-/// i].
+/// Where a tile's elements of a are: row i of term k at [i * stride + k] or, by columns, at
+/// [k * stride + i].
 struct Operand {
   const float* data;
   std::uint64_t stride;
@@ -121,8 +120,7 @@ constexpr std::array<std::array<TileRows, tile_rows>, 2> tiles{
 /// What one thread packs into.
 struct Panels {
   alignas(64) std::array<float, product_depth * packed_columns> b;
-  /// Rows of a, apart by a stride that spreads them over the cache; or its columns.
-  std::array<float, tile_rows*(product_depth + 16)> a;
+  std::array<float, tile_rows * wide_stride + lanes> a;  ///< of a bf16 a: rows, or columns
 };
 
 Panels& panels_of_thread() {
@@ -206,34 +204,31 @@ void pack_columns(
   }
 }
 
-/// The rows of one tile of a, where a tile can read them.
-template <class T>
-Operand rows_of_a(
-    const Product& p, const T* a, std::uint64_t rows, std::uint64_t depth, Panels& panels) {
+/// The rows of one tile of a, as f32: where they are, or a copy.
+HWY_INLINE Operand
+rows_of_a(const Product& p, const float* a, std::uint64_t, std::uint64_t, Panels&) {
+  return {a, p.lda};
+}
+
+HWY_INLINE Operand rows_of_a(
+    const Product& p, const Bf16* a, std::uint64_t rows, std::uint64_t depth, Panels& panels) {
   const Wide d;
+  float* to = panels.a.data();
   if (p.a_transposed) {
-    if (std::is_same_v<T, float> && p.n <= 2 * tile_columns) {
-      return {reinterpret_cast<const float*>(a), p.lda};
-    }
+    // Each store may run over into the next column, which comes after it.
     for (std::uint64_t k = 0; k < depth; ++k) {
       for (std::uint64_t i = 0; i < rows; i += lanes) {
-        hn::StoreU(load_part(d, a + k * p.lda + i, std::min(rows - i, lanes)), d,
-                   panels.a.data() + k * tile_rows + i);
+        put(d, load_part(d, a + k * p.lda + i, rows - i), to + k * tile_rows + i);
       }
     }
-    return {panels.a.data(), tile_rows};
+    return {to, tile_rows};
   }
-  if (std::is_same_v<T, float> && p.lda % set_stride != 0) {
-    return {reinterpret_cast<const float*>(a), p.lda};
-  }
-  constexpr std::uint64_t stride = product_depth + 16;
   for (std::uint64_t i = 0; i < rows; ++i) {
     for (std::uint64_t k = 0; k < depth; k += lanes) {
-      hn::StoreU(load_part(d, a + i * p.lda + k, std::min(depth - k, lanes)), d,
-                 panels.a.data() + i * stride + k);
+      put(d, load_part(d, a + i * p.lda + k, std::min(depth - k, lanes)), to + i * wide_stride + k);
     }
   }
-  return {panels.a.data(), stride};
+  return {to, wide_stride};
 }
 
 /// Asks for the rows of the next tile, which the processor does not foresee.
@@ -241,7 +236,7 @@ template <class T>
 HWY_INLINE void fetch_rows(const T* a, std::uint64_t lda, std::uint64_t depth) {
   constexpr std::uint64_t line = 64 / sizeof(T);
   for (std::uint64_t i = 0; i < tile_rows; ++i) {
-    for (std::uint64_t k = 0; k < depth; k += line) __builtin_prefetch(a + i * lda + k);
+    for (std::uint64_t k = 0; k < depth; k += line) __builtin_prefetch(a + i * lda + k, 0, 2);
   }
 }
 
