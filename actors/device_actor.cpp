@@ -66,6 +66,7 @@ struct DeviceState {
   void fail(const Error& error);
   void open(DeviceProgram* what, std::uint64_t key);
   void need_tokens(NeedTokens need, std::uint64_t trained_tokens, std::uint32_t sequences);
+  std::string mismatch(const Tokens& tokens) const;
   void start(const std::shared_ptr<const TokenBatch>& tokens,
              std::uint64_t trained_tokens,
              std::uint32_t sequences);
@@ -169,7 +170,10 @@ void DeviceState::need_tokens(NeedTokens need,
   self->request(setup.data, token_timeout, need)
       .then(
           [this, trained_tokens, sequences, key = key_step](const Tokens& tokens) {
-            if (program != nullptr && key == key_step)
+            if (program == nullptr || key != key_step) return;
+            if (const std::string why = mismatch(tokens); !why.empty())
+              fail({ErrorCode::protocol, fmt::format("tokens for step {}: {}", step, why)});
+            else
               start(tokens.batch, trained_tokens, sequences);
           },
           [this, key = key_step](const caf::error& error) {
@@ -177,6 +181,22 @@ void DeviceState::need_tokens(NeedTokens need,
             fail({ErrorCode::timeout,
                   fmt::format("no tokens for step {}: {}", step, self->system().render(error))});
           });
+}
+
+/// Why these cannot be the tokens of what is open; empty where they can.
+std::string DeviceState::mismatch(const Tokens& tokens) const {
+  if (tokens.epoch != setup.plan->epoch || tokens.step != step)
+    return fmt::format("those of step {} of plan {} came", tokens.step, tokens.epoch.value);
+  if (!tokens.batch) return evaluating ? "" : "none came";
+  const TokenBatch& came = *tokens.batch;
+  if (!evaluating && (came.step != step || came.microbatches.size() != microbatches()))
+    return fmt::format("{} microbatches of step {} came, {} were needed", came.microbatches.size(),
+                       came.step, microbatches());
+  // Stages without tokens know the planned length alone.
+  if (came.sequence_length != setup.plan->shape.sequence_length)
+    return fmt::format("sequences of {} tokens came, the plan is for {}", came.sequence_length,
+                       setup.plan->shape.sequence_length);
+  return "";
 }
 
 void DeviceState::start(const std::shared_ptr<const TokenBatch>& tokens,

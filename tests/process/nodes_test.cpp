@@ -7,7 +7,9 @@
 #include <chrono>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <regex>
+#include <set>
 #include <thread>
 
 #include "tests/support/catch.h"
@@ -159,6 +161,44 @@ TEST_CASE("a node in the run's process, one beside it, checkpoints and validatio
   CHECK(joined == expected);
   CHECK(first.evaluations.size() == 1);
   CHECK(second.evaluations.size() == 1);
+}
+
+TEST_CASE("L130 nodes with two, four and one device hold each device once, under its own node") {
+  ModelSpec model = tiny_gpt2();
+  model.blocks = 5;
+  ProcessRun run(7, ScheduleKind::one_f_one_b, 3, false, model);
+  const std::vector<std::uint32_t> node_of = {0, 0, 1, 1, 1, 1, 2};
+  run.spec.cluster.nodes = {{"n0", true}, {"n1", true}, {"n2", true}};
+  std::map<std::uint32_t, std::uint32_t> local;
+  for (std::uint32_t d = 0; d < 7; ++d) {
+    DeviceSpec& device = run.spec.cluster.devices[d];
+    device.node = NodeId{node_of[d]};
+    device.name = "n" + std::to_string(node_of[d]) + ".cpu" + std::to_string(local[node_of[d]]++);
+  }
+  // Neighbours of the pipeline are on other nodes more often than not.
+  for (std::uint32_t s = 0; s < 7; ++s)
+    run.spec.plan.pinned.push_back({{s, s + 1}, DeviceId{3 * s % 7}});
+  run.options.trace_step = 2;
+  const PlayedRun played = play(run.spec, run.options);
+  REQUIRE(played.error == "");
+  CHECK(played.trace == run.reference());
+  std::set<std::string> joined;
+  for (const RunEvent& event : played.events)
+    if (event.kind == "node_joined") joined.insert(event.text.substr(0, event.text.find(" (")));
+  CHECK(joined.size() == 3);
+  CHECK(pids_of(played.events).size() == 3);
+  for (const StepRow& row : played.rows) {
+    std::set<DeviceId> devices;
+    for (const DeviceRow& device : row.devices) {
+      CHECK(devices.insert(device.device).second);
+      CHECK(device.peak == played.plan.memory.at(device.device.index()).total());
+    }
+    CHECK(devices.size() == 7);
+  }
+  std::map<Action, std::string> lanes;
+  for (const Span& span : played.played.spans) CHECK(lanes.emplace(span.action, span.lane).second);
+  CHECK(played.played.spans.size() == played.plan.timeline.spans.size());
+  for (const Span& span : played.plan.timeline.spans) CHECK(lanes.at(span.action) == span.lane);
 }
 
 TEST_CASE("L141 a killed node ends the run with its name, pid and signal; nobody is left") {

@@ -73,9 +73,8 @@ struct Case {
   ModelSpec model;
   StepShape shape;
   std::vector<std::uint32_t> sequences;
+  std::vector<std::uint32_t> lengths = {16, 16};  ///< of the sequences, by step
 };
-
-constexpr std::uint64_t steps = 2;
 
 AdamWSpec optimizer() {
   AdamWSpec adam;
@@ -84,7 +83,7 @@ AdamWSpec optimizer() {
 }
 
 TokenBatch batch_of(const Case& one, std::uint64_t step) {
-  return TokenBatch(one.model, one.sequences, one.shape.sequence_length, 100 + step, 7);
+  return TokenBatch(one.model, one.sequences, one.lengths[step - 1], 100 + step, 7);
 }
 
 std::vector<StepBits> run_alone(const Case& one) {
@@ -95,7 +94,7 @@ std::vector<StepBits> run_alone(const Case& one) {
   const auto stage = make_stage(device, spec);
   stage->initialize();
   std::vector<StepBits> list;
-  for (std::uint64_t step = 1; step <= steps; ++step) {
+  for (std::uint64_t step = 1; step <= one.lengths.size(); ++step) {
     const TokenBatch batch = batch_of(one, step);
     const StepOutcome outcome =
         run_step(*stage, own.stream, {step, step, 1e-2, batch.microbatches});
@@ -139,7 +138,7 @@ void compare(const Case& one, const Placement& placement, const std::vector<Step
   auto pipeline = ReferencePipeline::create(spec);
   REQUIRE(pipeline.ok());
   (*pipeline)->initialize();
-  for (std::uint64_t step = 1; step <= steps; ++step) {
+  for (std::uint64_t step = 1; step <= one.lengths.size(); ++step) {
     INFO("step " << step);
     const TokenBatch batch = batch_of(one, step);
     const StepOutcome outcome =
@@ -179,4 +178,26 @@ TEST_CASE("L048 L057 L060 every placement has the bits of one device") {
                         << (dropout ? ", dropout" : ""));
     compare(one, placement, expected);
   }
+}
+
+TEST_CASE("L032 steps of nine, sixteen and four tokens a sequence each keep their length") {
+  const bool llama = GENERATE(false, true);
+  const DType compute = GENERATE(DType::f32, DType::bf16);
+  Case one;
+  one.model = llama ? tiny_llama() : tiny_gpt2();
+  one.shape = tiny_shape(3, 2, compute);
+  one.sequences = {2, 1, 2};
+  one.lengths = {9, 16, 4};
+  const std::vector<StepBits> expected = run_alone(one);
+  for (const Placement& placement : placements()) {
+    INFO(placement.name << (llama ? ", llama " : ", gpt2 ") << to_string(compute));
+    compare(one, placement, expected);
+  }
+  // The same tokens in a stage that is no longer than they are.
+  Case exact = one;
+  exact.shape.sequence_length = 9;
+  exact.lengths = {9};
+  const std::vector<StepBits> alone = run_alone(exact);
+  CHECK(alone[0].loss == expected[0].loss);
+  CHECK(alone[0].norm == expected[0].norm);
 }

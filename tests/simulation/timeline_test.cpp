@@ -108,3 +108,47 @@ TEST_CASE("a superseded epoch is refused and a repeated order changes nothing") 
   for (const RunNews& one : news) steps += one.kind == RunNews::Kind::step ? 1 : 0;
   CHECK(steps == 2);
 }
+
+TEST_CASE("L034 tokens of another step, plan or number of microbatches are refused") {
+  RunSpec spec = tiny_run(tiny_gpt2(), tiny_shape(3), 2);
+  pin_stages(spec, {3, 3});
+  const Plan plan = plan_of(spec);
+  const ActionSeconds seconds = random_seconds(plan, 4);
+  struct Forgery {
+    std::function<void(Tokens&, troupe::TokenBatch&)> change;
+    std::string complaint;
+  };
+  const Forgery forgeries[] = {
+      {[](Tokens&, troupe::TokenBatch& batch) { batch.step = 1; }, "3 microbatches of step 1 came"},
+      {[](Tokens& tokens, troupe::TokenBatch&) { tokens.step = 1; },
+       "those of step 1 of plan 1 came"},
+      {[](Tokens& tokens, troupe::TokenBatch&) { tokens.epoch = PlanEpoch{9}; }, "of plan 9 came"},
+      {[](Tokens&, troupe::TokenBatch& batch) { batch.microbatches.pop_back(); }, "2 microbatches"},
+      {[](Tokens&, troupe::TokenBatch& batch) { batch.sequence_length = 15; },
+       "sequences of 15 tokens"}};
+  for (const Forgery& forgery : forgeries) {
+    INFO(forgery.complaint);
+    // The first step's tokens are right, the second's are not.
+    SteppedCluster cluster(spec, plan, seconds, [&](caf::actor_system& system) -> caf::actor {
+      return system.spawn([&]() -> caf::behavior {
+        return {[&](const NeedTokens& need) {
+          RandomTokens source(spec.model, spec.shape);
+          auto batch = std::make_shared<troupe::TokenBatch>(source.batch_for_step(need.step));
+          Tokens tokens{need.epoch, need.step, nullptr};
+          if (need.step == 2) forgery.change(tokens, *batch);
+          tokens.batch = std::move(batch);
+          return tokens;
+        }};
+      });
+    });
+    const auto news = cluster.run_steps(3, 0);
+    std::size_t steps = 0;
+    for (const RunNews& one : news) steps += one.kind == RunNews::Kind::step ? 1 : 0;
+    CHECK(steps == 1);
+    REQUIRE_FALSE(news.empty());
+    REQUIRE(news.back().failure != nullptr);
+    INFO(news.back().failure->text);
+    CHECK(news.back().failure->code == ErrorCode::protocol);
+    CHECK(news.back().failure->text.find(forgery.complaint) != std::string::npos);
+  }
+}

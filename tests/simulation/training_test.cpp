@@ -1,5 +1,8 @@
 // Training through actors, plan and schedule gives the bits of the bare step loop.
 #include <map>
+#include <random>
+#include <stdexcept>
+#include <thread>
 
 #include "tests/support/catch.h"
 #include "tests/support/run_fixture.h"
@@ -156,6 +159,92 @@ TEST_CASE("L090 L094 L096 ten steps, a save and ten steps under another plan are
   second.seed = 7;
   second.steps = 10;
   CHECK(play(second, with_tokens(second)).error.find("has done 10 steps") != std::string::npos);
+}
+
+TEST_CASE("L050 twenty steps have the same bits on one, two and four devices") {
+  RunSpec single = tiny_run(tiny_llama(false), tiny_shape(2), 1, ScheduleKind::one_f_one_b, 20);
+  RandomTokens tokens(single.model, single.shape);
+  const Trace expected = reference_trace(single, tokens);
+  for (const std::uint32_t devices : {1U, 2U, 4U}) {
+    INFO(devices << " devices");
+    RunSpec spec = single;
+    spec.cluster = tiny_run(single.model, single.shape, devices).cluster;
+    pin_stages(spec, devices == 1   ? std::vector<std::uint32_t>{6}
+                     : devices == 2 ? std::vector<std::uint32_t>{2, 4}
+                                    : std::vector<std::uint32_t>{2, 1, 1, 2});
+    check_run(spec, play(spec, with_tokens(spec)), expected);
+  }
+}
+
+namespace {
+
+/// Random tokens after a random time, as different for the stages' requests as it gets; or none.
+class LateTokens final : public TokenSource {
+ public:
+  LateTokens(const RunSpec& spec, std::uint64_t seed, std::uint64_t fails_at = 0)
+      : inner_(spec.model, spec.shape), random_(seed), fails_at_(fails_at) {}
+  troupe::TokenBatch batch_for_step(std::uint64_t step) override {
+    if (step == fails_at_) throw std::runtime_error("boom");
+    for (std::uint64_t spins = random_() % 64; spins > 0; --spins) std::this_thread::yield();
+    return inner_.batch_for_step(step);
+  }
+  std::vector<troupe::TokenBatch> validation_batches() override { return {}; }
+
+ private:
+  RandomTokens inner_;
+  std::mt19937_64 random_;
+  std::uint64_t fails_at_;
+};
+
+}  // namespace
+
+TEST_CASE("L034 labels that come late at random are those of their step, a thousand times") {
+  ModelSpec model = tiny_gpt2();
+  model.blocks = 1;
+  StepShape shape = tiny_shape(2, 1);
+  shape.sequence_length = 4;
+  RunSpec spec = tiny_run(model, shape, 3, ScheduleKind::one_f_one_b, 1000);
+  spec.state_hash_every = 0;
+  pin_stages(spec, {1, 1, 1});
+  RandomTokens tokens(spec.model, spec.shape);
+  const Trace expected = reference_trace(spec, tokens);
+  constexpr std::uint64_t seed = 11;
+  INFO("seed " << seed);
+  RunOptions options;
+  options.tokens = std::make_shared<LateTokens>(spec, seed);
+  const PlayedRun run = play(spec, options);
+  CHECK(run.error == "");
+  // Every token is random, so a step's loss is that of no other step's labels.
+  CHECK(run.trace.loss_bits == expected.loss_bits);
+  CHECK(run.trace.norm_bits == expected.norm_bits);
+}
+
+TEST_CASE("L141 what failed first is what the run ends with, where it failed and in which step") {
+  RunSpec spec = tiny_run(tiny_gpt2(), tiny_shape(2), 3, ScheduleKind::one_f_one_b, 9);
+  pin_stages(spec, {2, 2, 2});
+  RunOptions options;
+  options.tokens = std::make_shared<LateTokens>(spec, 1, 4);
+  const PlayedRun run = play(spec, options);
+  INFO(run.error);
+  CHECK(run.rows.size() == 3);
+  CHECK(run.error.find("boom") != std::string::npos);
+  CHECK(run.error.find("step 4") != std::string::npos);
+}
+
+TEST_CASE("L032 a batch of another length than the plan's is refused, not cut to it") {
+  RunSpec spec = tiny_run(tiny_gpt2(), tiny_shape(2), 3);
+  pin_stages(spec, {2, 2, 2});
+  for (const std::uint32_t length : {10U, 15U}) {
+    StepShape other = spec.shape;
+    other.sequence_length = length;
+    RunOptions options;
+    options.tokens = std::make_shared<RandomTokens>(spec.model, other);
+    const PlayedRun run = play(spec, options);
+    INFO(run.error);
+    CHECK(run.rows.empty());
+    CHECK(run.error.find("sequences of " + std::to_string(length) +
+                         " tokens came, the plan is for 16") != std::string::npos);
+  }
 }
 
 TEST_CASE("L094 L096 what one, two or three stages saved goes on under one, two or three") {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <queue>
@@ -138,14 +139,19 @@ class SteppedConfig : public SystemConfig {
 
 class SteppedCluster {
  public:
-  SteppedCluster(const RunSpec& spec, const Plan& plan, const ActionSeconds& seconds)
+  using MakeActor = std::function<caf::actor(caf::actor_system&)>;
+  /// `make_data`: what stands for the data actor.
+  SteppedCluster(const RunSpec& spec,
+                 const Plan& plan,
+                 const ActionSeconds& seconds,
+                 const MakeActor& make_data = {})
       : spec_(spec),
         plan_(std::make_shared<const Plan>(plan)),
         links_(std::make_shared<TimedLinks>(time_, seconds)) {
     const auto evaluation = std::make_shared<const Schedule>(evaluation_schedule(plan_->schedule));
     const auto tokens = std::make_shared<RandomTokens>(spec.model, spec.shape);
     run_ = spawn_run_actor(system_);
-    data_ = spawn_data_actor(system_, tokens, false);
+    data_ = make_data ? make_data(system_) : spawn_data_actor(system_, tokens, false);
     trace_ = spawn_trace_actor(system_, run_);
     for (std::uint32_t s = 0; s < plan_->stages.size(); ++s) {
       const DeviceId device = plan_->stages[s].device;

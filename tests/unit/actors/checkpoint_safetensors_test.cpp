@@ -1,7 +1,11 @@
 #include "actors/checkpoint/safetensors.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "tests/support/catch.h"
@@ -204,6 +208,43 @@ TEST_CASE("every truncation and every flipped byte of a header is refused or har
       REQUIRE(opened->header().tensors.size() == 2);
       CHECK(opened->header().tensors[1].end == 16);
     }
+}
+
+TEST_CASE("L064 offsets beyond 4 GiB are read at their place") {
+  const TemporaryFolder folder;
+  const auto path = folder / "sparse.safetensors";
+  // A hole of 5 GiB, then three numbers.
+  constexpr std::uint64_t hole = std::uint64_t{5} << 30;
+  std::string header =
+      fmt::format(R"({{"far":{{"dtype":"F32","shape":[3],"data_offsets":[{0},{1}]}},)"
+                  R"("hole":{{"dtype":"F32","shape":[{2}],"data_offsets":[0,{0}]}}}})",
+                  hole, hole + 12, hole / 4);
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const std::string head = with_length(header);
+  set_content(path, head);
+  const std::uint64_t start = head.size();
+  std::error_code failure;
+  std::filesystem::resize_file(path, start + hole + 12, failure);
+  if (failure) {
+    WARN("skipped: no sparse file of 5 GiB here: " << failure.message());
+    return;
+  }
+  const std::vector<float> values = {1.5f, -2.0f, 3.25f};
+  {
+    std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
+    out.seekp(static_cast<std::streamoff>(start + hole));
+    out.write(reinterpret_cast<const char*>(values.data()), 12);
+    REQUIRE(out.good());
+  }
+  const auto file = SafetensorsFile::open(path);
+  if (!file.ok()) FAIL(file.error().text);
+  std::vector<float> read(3);
+  REQUIRE(file->read(*file->header().find("far"), 0, read).ok());
+  CHECK(read == values);
+  // The last elements of the hole, at an element index beyond 2^30.
+  std::vector<float> zeros(4, 1.0f);
+  REQUIRE(file->read(*file->header().find("hole"), hole / 4 - 4, zeros).ok());
+  CHECK(zeros == std::vector<float>(4));
 }
 
 TEST_CASE("links, folders and missing files are refused by name") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <regex>
 #include <set>
 
 #include "planner/memory.h"
@@ -222,6 +223,29 @@ TEST_CASE("memory: a cap at the prediction works, one byte less is refused") {
       CHECK(text.find("would fit") != std::string::npos);
     }
   }
+}
+
+TEST_CASE("L022 devices that hold 60 % of a model: refused before the launch, with the shortfall") {
+  const ModelSpec model = small_model(12);
+  const ModelProfile profile = round_profile();
+  const PlanOptions options = options_of(4);
+  const Bytes whole = made(model, cluster_of({1}), profile, options).memory[0].total();
+  ClusterSpec cluster = cluster_of({1, 1, 1}, whole / 5);
+  const auto refused = make_plan(model, cluster, profile, options);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ErrorCode::does_not_fit);
+  INFO(refused.error().text);
+  // What the text says adds up: it needs what it has and what it is short by.
+  std::smatch numbers;
+  REQUIRE(std::regex_search(
+      refused.error().text, numbers,
+      std::regex(
+          "needs [^(]*\\((\\d+) bytes\\) and has [^(]*\\((\\d+) bytes\\), short by (\\d+) bytes")));
+  CHECK(std::stoull(numbers[2]) == whole / 5);
+  CHECK(std::stoull(numbers[1]) == std::stoull(numbers[2]) + std::stoull(numbers[3]));
+  // With as much again there is a plan.
+  for (DeviceSpec& device : cluster.devices) device.memory = whole / 2;
+  CHECK(make_plan(model, cluster, profile, options).ok());
 }
 
 TEST_CASE("memory of the edges: receive slots between processes, gradients, halves of the table") {
