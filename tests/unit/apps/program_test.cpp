@@ -1,5 +1,7 @@
 #include "apps/program.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -85,6 +87,29 @@ TEST_CASE("a broken configuration is refused by every command, exit code 2, noth
   }
   CHECK(call({"check", "conf/nowhere.toml"}).code == 2);
   CHECK_FALSE(std::filesystem::exists("runs/tiny"));
+}
+
+TEST_CASE("L132 no file is read that was not named, and one that is missing is an error") {
+  // A configuration where others would look for one by themselves.
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("troupe-hidden-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const auto back = std::filesystem::current_path();
+  for (const char* name : {"troupe.toml", ".troupe.toml", "config.toml", "run.toml"})
+    std::filesystem::copy_file("conf/cpu_only.toml", folder / name);
+  std::filesystem::current_path(folder);
+  for (const char* command : {"train", "plan", "check"}) {
+    const Outcome unnamed = call({command});
+    INFO(command << ": " << unnamed.err);
+    CHECK(unnamed.code == 2);
+    CHECK(unnamed.out.empty());
+    const Outcome missing = call({command, "nodes.toml"});
+    CHECK(missing.code == 2);
+    CHECK(missing.err.find("nodes.toml") != std::string::npos);
+  }
+  std::filesystem::current_path(back);
+  CHECK_FALSE(std::filesystem::exists(folder / "runs"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("check accepts a good configuration and overrides") {

@@ -178,6 +178,44 @@ TEST_CASE("L004 cuts are used to the letter") {
   CHECK(outcome.loaded->spec.plan.pinned == expected);
 }
 
+TEST_CASE("L130 nodes with two, four and one device: every pair of node and index once") {
+  std::string text = read(smallest);
+  text = text.substr(0, text.find("[[node]]"));
+  text.replace(text.find("blocks = 4"), 10, "blocks = 6");
+  const std::vector<std::uint32_t> counts = {2, 4, 1};
+  for (std::size_t n = 0; n < counts.size(); ++n) {
+    text += fmt::format("\n[[node]]\nname = \"node{}\"\nprocess = true\n", n);
+    for (std::uint32_t d = 0; d < counts[n]; ++d)
+      text += fmt::format("[[node.device]]\nname = \"cpu{}{}\"\nmemory = \"{} MiB\"\n", n, d,
+                          100 * (n + 1) + d);
+  }
+  const auto outcome = parse_config(text, smallest);
+  INFO(to_text(outcome.problems));
+  REQUIRE(outcome.loaded.has_value());
+  const ClusterSpec& cluster = outcome.loaded->spec.cluster;
+  REQUIRE(cluster.nodes.size() == 3);
+  REQUIRE(cluster.devices.size() == 7);
+  std::size_t next = 0;
+  for (std::uint32_t n = 0; n < 3; ++n)
+    for (std::uint32_t d = 0; d < counts[n]; ++d) {
+      const DeviceSpec& device = cluster.devices[next++];
+      CHECK(device.node == NodeId{n});
+      CHECK(device.memory == (100 * (n + 1) + d) * 1_MiB);  // the one that was written there
+    }
+  std::set<std::string> names;
+  for (const DeviceSpec& device : cluster.devices) CHECK(names.insert(device.name).second);
+}
+
+TEST_CASE("L138 bf16 on a device that has none is refused before anything is planned") {
+  const auto loaded = load_config("tests/golden/config/broken/bf16_on_a_v100.toml");
+  REQUIRE_FALSE(loaded.ok());
+  CHECK(loaded.error().text.find("v100_pcie_16, which has no bf16") != std::string::npos);
+  CHECK(loaded.error().text.find("nearest legal value: \"f32\"") != std::string::npos);
+  std::string text = read("tests/golden/config/broken/bf16_on_a_v100.toml");
+  text.replace(text.find("compute = \"bf16\""), 16, "compute = \"f32\"");
+  CHECK(errors_of(text).empty());
+}
+
 TEST_CASE("L144 only loopback addresses are listened on") {
   const std::string text = read(smallest);
   for (const char* good : {"127.0.0.1:0", "localhost:80", "127.1.2.3:65535"})
