@@ -15,7 +15,7 @@ inline constexpr std::uint32_t max_pool_threads = 16;
 
 /// Fork-join over `threads` threads, the caller being one of them. Threads spin briefly, then
 /// sleep. Every thread has omp_set_num_threads(1) in force, so that library calls run in the
-/// caller.
+/// caller. Within `run`, subnormal numbers count as 0 on every thread.
 class ComputePool {
  public:
   /// 1 <= threads <= max_pool_threads. `cores`: the caller's thread is not pinned by this; helper i

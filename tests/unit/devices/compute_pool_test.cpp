@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -73,4 +75,17 @@ TEST_CASE("threads are pinned where asked, and run where that is refused") {
   ComputePool pool(3, {0, 1 << 20});  // the second core does not exist
   pool.run(30, [&](std::uint64_t, std::uint32_t) { ++count; });
   CHECK(count == 30);
+}
+
+TEST_CASE("subnormal numbers count as 0 within a round and as themselves outside") {
+  ComputePool pool(2);
+  volatile float smallest = std::numeric_limits<float>::min();
+  std::array<std::atomic<int>, 64> flushed{};
+  pool.run(flushed.size(), [&](std::uint64_t shard, std::uint32_t) {
+    volatile float half = smallest * 0.5f;
+    flushed[shard] = half == 0.0f ? 1 : -1;
+  });
+  for (const auto& one : flushed) CHECK(one == 1);
+  volatile float half = smallest * 0.5f;
+  CHECK(std::fpclassify(half) == FP_SUBNORMAL);
 }
