@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/fast.h"
 #include "kernels/element.h"
+#include "kernels/elementwise.h"
 
 namespace troupe::kernels {
 namespace {
@@ -22,6 +23,12 @@ Extents check(const Matmul& args) {
   EXPECTS(args.out.dtype == DType::f32 ||
           (args.out.dtype == DType::bf16 && !args.accumulate && args.a.dtype == DType::bf16));
   EXPECTS(!present(args.bias) || (is_vector(args.bias, e.n) && !args.accumulate));
+  EXPECTS(!present(args.column_sums) ||
+          (args.form == MatmulForm::tn && is_vector(args.column_sums, e.n)));
+  const bool epilogue = args.epilogue.kind != MatmulEpilogue::Kind::none;
+  EXPECTS(!epilogue || (args.epilogue.other.dtype == args.out.dtype && !args.accumulate &&
+                        args.out.dense() && args.epilogue.other.dense() &&
+                        args.epilogue.other.rows() == e.m && args.epilogue.other.columns() == e.n));
   EXPECTS(args.workspace.bytes() >= matmul_workspace(args.form, args.a.dtype, e.m, e.n, e.k));
   return e;
 }
@@ -56,6 +63,16 @@ void naive(const Matmul& args, const Extents& e) {
   }
 }
 
+void apply(Stream& stream, const MatmulEpilogue& epilogue, const Tensor& out) {
+  switch (epilogue.kind) {
+    case MatmulEpilogue::Kind::none: return;
+    case MatmulEpilogue::Kind::gelu: return gelu_forward(stream, epilogue.other, out);
+    case MatmulEpilogue::Kind::gelu_gradient:
+      return gelu_backward(stream, out, out, epilogue.other);
+    case MatmulEpilogue::Kind::add: return add(stream, out, epilogue.other, out);
+  }
+}
+
 }  // namespace
 
 Bytes matmul_workspace(
@@ -66,11 +83,15 @@ Bytes matmul_workspace(
 
 void matmul(Stream& stream, const Matmul& args) {
   const Extents e = check(args);
-  if (counted(stream, cost_of(args, e))) return;
-  if (stream.body() == Stream::Body::fast) return cpu::matmul(stream, args);
+  const bool fast = stream.body() == Stream::Body::fast;
+  if (fast) return cpu::matmul(stream, args);
+  // The other bodies take the extra ops one after the other: so they are counted.
+  if (present(args.column_sums)) bias_gradient(stream, args.column_sums, args.b);
+  if (counted(stream, cost_of(args, e))) return apply(stream, args.epilogue, args.out);
   with_float_type(args.a.dtype, [&](auto in) {
     with_float_type(args.out.dtype, [&](auto out) { naive<decltype(in), decltype(out)>(args, e); });
   });
+  apply(stream, args.epilogue, args.out);
 }
 
 void bias_gradient(Stream& stream, Tensor out, Tensor in) {

@@ -14,6 +14,19 @@ enum class MatmulForm : std::uint8_t {
   tn   ///< a (K, M), b (K, N)
 };
 
+/// What is done with rows of out while they are in a cache. The same as the op of that name on the
+/// whole of out, to the bit.
+struct MatmulEpilogue {
+  enum class Kind : std::uint8_t {
+    none,
+    gelu,           ///< other = gelu(out)
+    gelu_gradient,  ///< out = out gelu'(other)
+    add             ///< out = other + out
+  };
+  Kind kind = Kind::none;
+  Tensor other;  ///< shaped and typed as out; both dense
+};
+
 /// Tensors of any rank are taken as (rows, columns); rows may be strided. a and b have one type.
 /// f32 x f32 -> f32; bf16 x bf16 -> f32 or bf16, summed in f32.
 struct Matmul {
@@ -24,6 +37,10 @@ struct Matmul {
   Tensor bias;              ///< f32 (N), added to every row; rank 0: none. Not with accumulate.
   bool accumulate = false;  ///< out += ...; only with an f32 out
   Tensor workspace;         ///< at least matmul_workspace(...) bytes, 64-byte aligned
+  /// f32 (N), with tn: column_sums[n] += sum over k of b[k, n], which is bias_gradient of b while b
+  /// is read anyway; rank 0: none.
+  Tensor column_sums;
+  MatmulEpilogue epilogue;
 };
 void matmul(Stream& stream, const Matmul& args);
 

@@ -136,25 +136,40 @@ void each_row(Stream& stream, const Tensor& x, F&& f) {
 
 }  // namespace
 
+void gelu_forward(DType type, std::byte* out, const std::byte* x, std::uint64_t n) {
+  if (type == DType::f32) {
+    HWY_DYNAMIC_DISPATCH(gelu_f32)
+    (reinterpret_cast<float*>(out), reinterpret_cast<const float*>(x), n);
+  } else {
+    HWY_DYNAMIC_DISPATCH(gelu_bf16)
+    (reinterpret_cast<Bf16*>(out), reinterpret_cast<const Bf16*>(x), n);
+  }
+}
+
+void gelu_backward(
+    DType type, std::byte* dx, const std::byte* dy, const std::byte* x, std::uint64_t n) {
+  if (type == DType::f32) {
+    HWY_DYNAMIC_DISPATCH(gelu_gradient_f32)
+    (reinterpret_cast<float*>(dx), reinterpret_cast<const float*>(dy),
+     reinterpret_cast<const float*>(x), n);
+  } else {
+    HWY_DYNAMIC_DISPATCH(gelu_gradient_bf16)
+    (reinterpret_cast<Bf16*>(dx), reinterpret_cast<const Bf16*>(dy),
+     reinterpret_cast<const Bf16*>(x), n);
+  }
+}
+
 void gelu_forward(Stream& stream, const Tensor& out, const Tensor& x) {
+  const Bytes size = size_of(x.dtype);
   each_shard(stream, x.elements(), [&](std::uint64_t i, std::uint64_t n) {
-    if (x.dtype == DType::f32) {
-      HWY_DYNAMIC_DISPATCH(gelu_f32)(out.as<float>() + i, x.as<float>() + i, n);
-    } else {
-      HWY_DYNAMIC_DISPATCH(gelu_bf16)(out.as<Bf16>() + i, x.as<Bf16>() + i, n);
-    }
+    gelu_forward(x.dtype, out.data + i * size, x.data + i * size, n);
   });
 }
 
 void gelu_backward(Stream& stream, const Tensor& dx, const Tensor& dy, const Tensor& x) {
+  const Bytes size = size_of(x.dtype);
   each_shard(stream, x.elements(), [&](std::uint64_t i, std::uint64_t n) {
-    if (x.dtype == DType::f32) {
-      HWY_DYNAMIC_DISPATCH(gelu_gradient_f32)
-      (dx.as<float>() + i, dy.as<float>() + i, x.as<float>() + i, n);
-    } else {
-      HWY_DYNAMIC_DISPATCH(gelu_gradient_bf16)
-      (dx.as<Bf16>() + i, dy.as<Bf16>() + i, x.as<Bf16>() + i, n);
-    }
+    gelu_backward(x.dtype, dx.data + i * size, dy.data + i * size, x.data + i * size, n);
   });
 }
 

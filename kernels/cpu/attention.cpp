@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "devices/compute_pool.h"
@@ -11,22 +12,29 @@
 namespace troupe::kernels::cpu {
 namespace {
 
-/// A f32 matrix in a tensor or in a lane.
-struct Part {
+/// Rows of f32 in a tensor or in a lane.
+using Part = RowsOf<float>;
+
+/// A packed b.
+struct Packed {
   float* data;
-  std::uint64_t stride;
-  Part rows_from(std::uint64_t row) const { return {data + row * stride, stride}; }
+  PackedShape shape;
 };
 
-enum class Form { nn, nt, tn_accumulate };
+/// c (m, n) = a b, where b is the first k terms and n columns of what is packed.
+void product(std::uint64_t m, std::uint64_t n, std::uint64_t k, Part a, const Packed& b, Part c) {
+  Product p;
+  p.m = m, p.n = n, p.k = k;
+  p.lda = a.stride, p.ldc = c.stride;
+  multiply_with(p, a.data, b.data, b.shape, c.data);
+}
 
-/// c (m, n) = a b, a b^T, or c + a^T b.
-void product(Form form, std::uint64_t m, std::uint64_t n, std::uint64_t k, Part a, Part b, Part c) {
+/// c (m, n) += a^T b.
+void add_product(std::uint64_t m, std::uint64_t n, std::uint64_t k, Part a, Part b, Part c) {
   Product p;
   p.m = m, p.n = n, p.k = k;
   p.lda = a.stride, p.ldb = b.stride, p.ldc = c.stride;
-  p.a_transposed = p.accumulate = form == Form::tn_accumulate;
-  p.b_transposed = form == Form::nt;
+  p.a_transposed = p.accumulate = true;
   multiply(p, a.data, b.data, c.data, nullptr);
 }
 
@@ -47,30 +55,26 @@ struct Head {
   }
   bool f32() const { return tensor.dtype == DType::f32; }
 
-  /// A dense f32 copy in `scratch`.
-  Part gathered(float* scratch) const {
-    for (std::uint64_t i = 0; i < length; ++i) {
-      if (f32()) {
-        std::copy_n(at<float>(i), width, scratch + i * width);
-      } else {
-        convert(scratch + i * width, at<Bf16>(i), width);
+  /// Where f32 results for the rows from `first` on go: in place, or to `scratch` for write.
+  Part results(std::uint64_t first, float* scratch) const {
+    return f32() ? Part{at<float>(first), tensor.row_stride} : Part{scratch, width};
+  }
+  /// `count` rows from `first` on as f32: in place, or widened into `scratch`.
+  Part values(std::uint64_t first, std::uint64_t count, float* scratch) const {
+    if (!f32()) {
+      for (std::uint64_t i = 0; i < count; ++i) {
+        convert(scratch + i * width, at<Bf16>(first + i), width);
       }
     }
-    return {scratch, width};
+    return results(first, scratch);
   }
-  /// Where f32 results go: in place, or to `scratch` for write_from.
-  Part results(float* scratch) const {
-    return f32() ? Part{at<float>(0), tensor.row_stride} : Part{scratch, width};
-  }
-  /// f32 values in place, or a copy.
-  Part values(float* scratch) const { return f32() ? results(scratch) : gathered(scratch); }
-  void write_from(const Part& part) const {
-    for (std::uint64_t i = 0; i < length; ++i) {
-      const float* from = part.data + i * part.stride;
+  /// Rows that are not there yet.
+  void write(std::uint64_t first, std::uint64_t count, const Part& part) const {
+    for (std::uint64_t i = 0; i < count; ++i) {
       if (!f32()) {
-        convert(at<Bf16>(i), from, width);
-      } else if (from != at<float>(i)) {
-        std::copy_n(from, width, at<float>(i));
+        convert(at<Bf16>(first + i), part.row(i), width);
+      } else if (part.row(i) != at<float>(first + i)) {
+        std::copy_n(part.row(i), width, at<float>(first + i));
       }
     }
   }
@@ -85,8 +89,27 @@ struct Lane {
   }
 };
 
+/// The head, which lies at `x`, as the b of products; `transposed`: each row becomes a column.
+Packed packed(float* out, const Head& head, const Part& x, bool transposed) {
+  Product p;
+  p.k = transposed ? head.width : head.length;
+  p.n = transposed ? head.length : head.width;
+  p.ldb = x.stride;
+  p.b_transposed = transposed;
+  pack(out, p, x.data);
+  return {out, {p.k, p.n}};
+}
+
 float score_scale(const AttentionShape& s) {
   return 1.0f / std::sqrt(static_cast<float>(s.head_width));
+}
+
+/// Calls f(first, rows) for the blocks of query rows.
+template <class F>
+void each_block(std::uint64_t length, std::uint64_t block, F&& f) {
+  for (std::uint64_t first = 0; first < length; first += block) {
+    f(first, std::min(block, length - first));
+  }
 }
 
 void forward_head(const AttentionForward& args,
@@ -96,57 +119,71 @@ void forward_head(const AttentionForward& args,
   const AttentionShape& s = args.shape;
   const std::uint64_t width = s.head_width;
   const std::uint64_t kv = h / (s.heads / s.kv_heads);
-  const Part q = Head(args.q, b, h, s).gathered(lane.at(&AttentionLane::q));
-  const Part k = Head(args.k, b, kv, s).gathered(lane.at(&AttentionLane::k));
-  const Part v = Head(args.v, b, kv, s).gathered(lane.at(&AttentionLane::v));
-  const Head out(args.out, b, h, s);
-  const Part results = out.results(lane.at(&AttentionLane::out));
-  const Part scores{lane.at(&AttentionLane::scores), s.length};
+  const Head q(args.q, b, h, s), k(args.k, b, kv, s), v(args.v, b, kv, s), out(args.out, b, h, s);
+  float* wide = lane.at(&AttentionLane::wide);
+  const Packed keys =
+      packed(lane.at(&AttentionLane::keys), k, k.values(0, s.length, wide), true);
+  const Packed values =
+      packed(lane.at(&AttentionLane::values), v, v.values(0, s.length, wide), false);
+  const Part scores{lane.at(&AttentionLane::scores), attention_score_stride(s.length)};
   float* lse = args.lse.as<float>() + (b * s.heads + h) * s.length;
-  for (std::uint64_t first = 0; first < s.length; first += attention_block) {
-    const std::uint64_t rows = std::min<std::uint64_t>(attention_block, s.length - first);
-    const std::uint64_t keys = first + rows;
-    product(Form::nt, rows, keys, width, q.rows_from(first), k, scores);
-    for (std::uint64_t i = 0; i < rows; ++i) {
-      lse[first + i] = softmax_row(scores.data + i * s.length, first + i + 1, keys, score_scale(s));
+  each_block(s.length, attention_forward_block, [&](std::uint64_t first, std::uint64_t rows) {
+    const std::uint64_t seen = first + rows;
+    const Part query = q.values(first, rows, lane.at(&AttentionLane::q));
+    const Part result = out.results(first, lane.at(&AttentionLane::out));
+    std::array<float, 64> reciprocals;
+    product(rows, seen, width, query, keys, scores);
+    softmax_numerators({scores.data, scores.stride, rows, first + 1, 1, seen}, score_scale(s),
+                       reciprocals.data(), lse + first);
+    product(rows, width, seen, scores, values, result);
+    const RowsOf<const float> sums{result.data, result.stride};
+    const Factors factors{reciprocals.data(), rows};
+    if (out.f32()) {
+      scale_rows(result, sums, width, factors);
+    } else {
+      scale_rows(RowsOf<Bf16>{out.at<Bf16>(first), args.out.row_stride}, sums, width, factors);
     }
-    product(Form::nn, rows, width, keys, scores, v, results.rows_from(first));
-  }
-  out.write_from(results);
+  });
 }
 
-/// What one query head of backward reads.
-struct BackwardHead {
-  Part q, k, v, out, dout, dq;
-  Part scores, gradients, dk, dv;
-  const float* lse;
+/// What the query heads of one kv head share in backward.
+struct BackwardGroup {
+  Packed keys, values, keys_by_row;
+  Part dk, dv;
 };
 
-void backward_head(const BackwardHead& head, const AttentionShape& s) {
+void backward_head(const AttentionBackward& args,
+                   const Lane& lane,
+                   const BackwardGroup& group,
+                   std::uint64_t b,
+                   std::uint64_t h) {
+  const AttentionShape& s = args.shape;
   const std::uint64_t width = s.head_width;
-  for (std::uint64_t first = 0; first < s.length; first += attention_block) {
-    const std::uint64_t rows = std::min<std::uint64_t>(attention_block, s.length - first);
-    const std::uint64_t keys = first + rows;
-    const Part q = head.q.rows_from(first);
-    const Part dout = head.dout.rows_from(first);
-    const Part out = head.out.rows_from(first);
-    product(Form::nt, rows, keys, width, q, head.k, head.scores);
-    product(Form::nt, rows, keys, width, dout, head.v, head.gradients);
-    for (std::uint64_t i = 0; i < rows; ++i) {
-      AttentionGradientRow row{};
-      row.scores = head.scores.rows_from(i).data;
-      row.gradients = head.gradients.rows_from(i).data;
-      row.valid = first + i + 1;
-      row.n = keys;
-      row.scale = score_scale(s);
-      row.lse = head.lse[first + i];
-      row.delta = dot(dout.rows_from(i).data, out.rows_from(i).data, width);
-      attention_gradient_row(row);
-    }
-    product(Form::tn_accumulate, keys, width, rows, head.gradients, q, head.dk);
-    product(Form::tn_accumulate, keys, width, rows, head.scores, dout, head.dv);
-    product(Form::nn, rows, width, keys, head.gradients, head.k, head.dq.rows_from(first));
-  }
+  const Head heads_q(args.q, b, h, s), heads_out(args.out, b, h, s);
+  const Head heads_dout(args.dout, b, h, s), heads_dq(args.dq, b, h, s);
+  const Part scores{lane.at(&AttentionLane::scores), attention_score_stride(s.length)};
+  const Part gradients{lane.at(&AttentionLane::gradients), scores.stride};
+  const float* lse = args.lse.as<float>() + (b * s.heads + h) * s.length;
+  each_block(s.length, attention_backward_block, [&](std::uint64_t first, std::uint64_t rows) {
+    const std::uint64_t seen = first + rows;
+    const Part q = heads_q.values(first, rows, lane.at(&AttentionLane::q));
+    const Part out = heads_out.values(first, rows, lane.at(&AttentionLane::out));
+    const Part dout = heads_dout.values(first, rows, lane.at(&AttentionLane::dout));
+    const Part dq = heads_dq.results(first, lane.at(&AttentionLane::dq));
+    product(rows, seen, width, q, group.keys, scores);
+    product(rows, seen, width, dout, group.values, gradients);
+    attention_gradient_rows({{scores.data, scores.stride, rows, first + 1, 1, seen},
+                             gradients.data,
+                             lse + first,
+                             {dout.data, dout.stride},
+                             {out.data, out.stride},
+                             width,
+                             score_scale(s)});
+    add_product(seen, width, rows, gradients, q, group.dk);
+    add_product(seen, width, rows, scores, dout, group.dv);
+    product(rows, width, seen, gradients, group.keys_by_row, dq);
+    heads_dq.write(first, rows, dq);
+  });
 }
 
 /// One (sequence, kv head) with its group of query heads.
@@ -155,29 +192,23 @@ void backward_group(const AttentionBackward& args,
                     std::uint64_t b,
                     std::uint64_t kv) {
   const AttentionShape& s = args.shape;
-  const std::uint64_t width = s.head_width;
-  const std::uint64_t group = s.heads / s.kv_heads;
-  BackwardHead head{};
-  head.k = Head(args.k, b, kv, s).gathered(lane.at(&AttentionLane::k));
-  head.v = Head(args.v, b, kv, s).gathered(lane.at(&AttentionLane::v));
-  head.scores = {lane.at(&AttentionLane::scores), s.length};
-  head.gradients = {lane.at(&AttentionLane::gradients), s.length};
-  head.dk = {lane.at(&AttentionLane::dk), width};
-  head.dv = {lane.at(&AttentionLane::dv), width};
-  std::fill_n(head.dk.data, s.length * width, 0.0f);
-  std::fill_n(head.dv.data, s.length * width, 0.0f);
-  for (std::uint64_t h = kv * group; h < (kv + 1) * group; ++h) {
-    const Head dq(args.dq, b, h, s);
-    head.q = Head(args.q, b, h, s).gathered(lane.at(&AttentionLane::q));
-    head.out = Head(args.out, b, h, s).values(lane.at(&AttentionLane::out));
-    head.dout = Head(args.dout, b, h, s).gathered(lane.at(&AttentionLane::dout));
-    head.dq = dq.results(lane.at(&AttentionLane::dq));
-    head.lse = args.lse.as<float>() + (b * s.heads + h) * s.length;
-    backward_head(head, s);
-    dq.write_from(head.dq);
+  const std::uint64_t size = s.heads / s.kv_heads;
+  const Head k(args.k, b, kv, s), v(args.v, b, kv, s);
+  float* wide = lane.at(&AttentionLane::wide);
+  BackwardGroup group{};
+  const Part key_rows = k.values(0, s.length, wide);
+  group.keys = packed(lane.at(&AttentionLane::keys), k, key_rows, true);
+  group.keys_by_row = packed(lane.at(&AttentionLane::keys_by_row), k, key_rows, false);
+  group.values = packed(lane.at(&AttentionLane::values), v, v.values(0, s.length, wide), true);
+  group.dk = {lane.at(&AttentionLane::dk), s.head_width};
+  group.dv = {lane.at(&AttentionLane::dv), s.head_width};
+  std::fill_n(group.dk.data, s.length * s.head_width, 0.0f);
+  std::fill_n(group.dv.data, s.length * s.head_width, 0.0f);
+  for (std::uint64_t h = kv * size; h < (kv + 1) * size; ++h) {
+    backward_head(args, lane, group, b, h);
   }
-  Head(args.dk, b, kv, s).write_from(head.dk);
-  Head(args.dv, b, kv, s).write_from(head.dv);
+  Head(args.dk, b, kv, s).write(0, s.length, group.dk);
+  Head(args.dv, b, kv, s).write(0, s.length, group.dv);
 }
 
 }  // namespace

@@ -71,16 +71,16 @@ void decode(const AttentionDecode& args, const Queries& queries, std::byte* lane
   const Rows out = type == DType::f32 ? queries.out : Rows{lane + at.out, width, rows};
   const float scale = 1.0f / std::sqrt(static_cast<float>(width));
   multiply_rows(true, q, k, scores, keys, width);
-  for (std::uint64_t i = 0; i < rows; ++i) {
-    softmax_row(reinterpret_cast<float*>(scores.data) + i * scores.stride,
-                queries.first_valid + i * queries.valid_step, keys, scale);
-  }
+  float* reciprocals = reinterpret_cast<float*>(lane + at.reciprocals);
+  softmax_numerators({reinterpret_cast<float*>(scores.data), scores.stride, rows,
+                      queries.first_valid, queries.valid_step, keys},
+                     scale, reciprocals, nullptr);
   multiply_rows(false, scores, v, out, width, keys);
-  if (type == DType::f32) return;
-  for (std::uint64_t i = 0; i < rows; ++i) {
-    convert(reinterpret_cast<Bf16*>(queries.out.data) + i * queries.out.stride,
-            reinterpret_cast<const float*>(out.data) + i * width, width);
-  }
+  const RowsOf<float> sums{reinterpret_cast<float*>(out.data), out.stride};
+  const RowsOf<const float> read{sums.data, sums.stride};
+  if (type == DType::f32) return scale_rows(sums, read, width, {reciprocals, rows});
+  scale_rows(RowsOf<Bf16>{reinterpret_cast<Bf16*>(queries.out.data), queries.out.stride}, read,
+             width, {reciprocals, rows});
 }
 
 }  // namespace

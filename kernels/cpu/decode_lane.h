@@ -24,6 +24,7 @@ constexpr std::uint64_t decode_score_stride(std::uint64_t keys) {
 /// place.
 struct DecodeLane {
   Bytes scores = 0;            ///< (rows, decode_score_stride(keys))
+  Bytes reciprocals = 0;       ///< (rows): of the sums of the exponentials
   Bytes q = 0, out = 0;        ///< (rows, head width); bf16
   Bytes keys = 0, values = 0;  ///< (keys, head width); bf16
   Bytes bytes = 0;             ///< of the whole lane
@@ -38,6 +39,7 @@ inline DecodeLane decode_lane(const AttentionShape& s, std::uint64_t keys, DType
   };
   const std::uint64_t rows = decode_rows(s);
   lane.scores = take(rows, decode_score_stride(keys));
+  lane.reciprocals = take(rows, 1);
   if (type == DType::f32) return lane;
   lane.q = take(rows, s.head_width);
   lane.out = take(rows, s.head_width);

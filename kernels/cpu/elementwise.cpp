@@ -149,14 +149,22 @@ void each_run(Stream& stream, const Tensor& t, bool dense, F&& f) {
 
 }  // namespace
 
+void add(DType type, std::byte* out, const std::byte* a, const std::byte* b, std::uint64_t n) {
+  if (type == DType::f32) {
+    HWY_DYNAMIC_DISPATCH(add_f32)
+    (reinterpret_cast<float*>(out), reinterpret_cast<const float*>(a),
+     reinterpret_cast<const float*>(b), n);
+  } else {
+    HWY_DYNAMIC_DISPATCH(add_bf16)
+    (reinterpret_cast<Bf16*>(out), reinterpret_cast<const Bf16*>(a),
+     reinterpret_cast<const Bf16*>(b), n);
+  }
+}
+
 void add(Stream& stream, const Tensor& out, const Tensor& a, const Tensor& b) {
+  const Bytes size = size_of(out.dtype);
   each_run(stream, out, true, [&](std::uint64_t, std::uint64_t i, std::uint64_t n) {
-    if (out.dtype == DType::f32) {
-      HWY_DYNAMIC_DISPATCH(add_f32)
-      (out.as<float>() + i, a.as<float>() + i, b.as<float>() + i, n);
-    } else {
-      HWY_DYNAMIC_DISPATCH(add_bf16)(out.as<Bf16>() + i, a.as<Bf16>() + i, b.as<Bf16>() + i, n);
-    }
+    add(out.dtype, out.data + i * size, a.data + i * size, b.data + i * size, n);
   });
 }
 

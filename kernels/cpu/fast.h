@@ -35,6 +35,11 @@ void attention_forward(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
 void attention_decode(Stream& stream, const AttentionDecode& args);
 void rope(Stream& stream, const Rope& args);
+/// Of n elements, on the calling thread.
+void gelu_forward(DType type, std::byte* out, const std::byte* x, std::uint64_t n);
+void gelu_backward(
+    DType type, std::byte* dx, const std::byte* dy, const std::byte* x, std::uint64_t n);
+void add(DType type, std::byte* out, const std::byte* a, const std::byte* b, std::uint64_t n);
 void gelu_forward(Stream& stream, const Tensor& out, const Tensor& x);
 void gelu_backward(Stream& stream, const Tensor& dx, const Tensor& dy, const Tensor& x);
 void swiglu_forward(Stream& stream, const Tensor& out, const Tensor& gate, const Tensor& up);

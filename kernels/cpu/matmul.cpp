@@ -36,6 +36,38 @@ MatmulShards matmul_shards(MatmulForm form,
   return s;
 }
 
+namespace {
+
+/// An epilogue on one shard of out.
+struct ShardEpilogue {
+  MatmulEpilogue epilogue;
+  Tensor out;
+  std::uint64_t row, column;  ///< where the shard begins
+};
+
+void apply(const void* context, const MatrixPart& part) {
+  const auto& [epilogue, out, row, column] = *static_cast<const ShardEpilogue*>(context);
+  const Tensor& other = epilogue.other;
+  const Bytes size = size_of(out.dtype);
+  const auto at = [&](const Tensor& t, std::uint64_t i) {
+    return t.data + ((row + i) * t.row_stride + column + part.column) * size;
+  };
+  for (std::uint64_t i = part.row; i < part.row + part.rows; ++i) {
+    std::byte* y = at(out, i);
+    std::byte* x = at(other, i);
+    switch (epilogue.kind) {
+      case MatmulEpilogue::Kind::none: break;
+      case MatmulEpilogue::Kind::gelu: gelu_forward(out.dtype, x, y, part.columns); break;
+      case MatmulEpilogue::Kind::gelu_gradient:
+        gelu_backward(out.dtype, y, y, x, part.columns);
+        break;
+      case MatmulEpilogue::Kind::add: add(out.dtype, y, x, y, part.columns); break;
+    }
+  }
+}
+
+}  // namespace
+
 void matmul(Stream& stream, const Matmul& args) {
   const std::uint64_t m = args.out.rows();
   const std::uint64_t n = args.out.columns();
@@ -45,6 +77,8 @@ void matmul(Stream& stream, const Matmul& args) {
   const std::uint64_t across = shard_count(n, s.columns);
   const Bytes in = size_of(args.a.dtype);
   const Bytes out = size_of(args.out.dtype);
+  const bool sums = args.column_sums.rank != 0;
+  if (sums && by_library) bias_gradient(stream, args.column_sums, args.b);
   stream.pool().run(shard_count(m, s.rows) * across, [&](std::uint64_t shard, std::uint32_t) {
     const std::uint64_t i = shard / across * s.rows;
     const std::uint64_t j = shard % across * s.columns;
@@ -61,6 +95,12 @@ void matmul(Stream& stream, const Matmul& args) {
     p.bias = args.bias.rank != 0;
     p.in = args.a.dtype;
     p.out = args.out.dtype;
+    if (sums && !by_library && i == 0) p.column_sums = args.column_sums.as<float>() + j;
+    const ShardEpilogue epilogue{args.epilogue, args.out, i, j};
+    if (args.epilogue.kind != MatmulEpilogue::Kind::none) {
+      p.rows_done = apply;
+      p.context = &epilogue;
+    }
     multiply(p, args.a.data + (p.a_transposed ? i : i * p.lda) * in,
              args.b.data + (p.b_transposed ? j * p.ldb : j) * in,
              args.out.data + (i * p.ldc + j) * out, p.bias ? args.bias.as<float>() + j : nullptr);

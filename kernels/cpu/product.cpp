@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -123,9 +124,11 @@ struct Panels {
   std::array<float, tile_rows * wide_stride + lanes> a;  ///< of a bf16 a: rows, or columns
 };
 
+/// Made when a thread first multiplies: most threads never do.
 Panels& panels_of_thread() {
-  static thread_local Panels panels;
-  return panels;
+  static thread_local std::unique_ptr<Panels> panels;
+  if (panels == nullptr) panels = std::make_unique<Panels>();
+  return *panels;
 }
 
 template <class T>
@@ -250,6 +253,26 @@ void pack_block(float* out, const Product& p, const T* b) {
   }
 }
 
+/// sums[j] += the sum of column j of a packed block.
+void add_column_sums(float* sums, const float* packed, const Product& p) {
+  const Wide d;
+  for (std::uint64_t j = 0; j < p.n; j += tile_columns, packed += p.k * tile_columns) {
+    hn::Vec<Wide> sum[tile_vectors];
+    for (auto& one : sum) one = hn::Zero(d);
+    const std::uint64_t vectors = std::min(tile_vectors, (p.n - j + lanes - 1) / lanes);
+    for (std::uint64_t k = 0; k < p.k; ++k) {
+      for (std::uint64_t v = 0; v < vectors; ++v) {
+        sum[v] = hn::Add(sum[v], hn::Load(d, packed + k * tile_columns + v * lanes));
+      }
+    }
+    for (std::uint64_t v = 0; v < vectors; ++v) {
+      const std::uint64_t at = j + v * lanes;
+      const std::uint64_t count = std::min(lanes, p.n - at);
+      put_part(d, hn::Add(load_part(d, sums + at, count), sum[v]), sums + at, count);
+    }
+  }
+}
+
 /// One block of terms with the b that is packed for it. `depth`: of its panels, at least p.k.
 template <class T>
 void run_block(const Product& p,
@@ -258,7 +281,8 @@ void run_block(const Product& p,
                std::uint64_t depth,
                float* c,
                const float* bias,
-               bool add) {
+               bool add,
+               const MatrixPart* done) {
   Panels& panels = panels_of_thread();
   for (std::uint64_t i = 0; i < p.m; i += tile_rows) {
     const std::uint64_t rows = std::min(tile_rows, p.m - i);
@@ -273,6 +297,7 @@ void run_block(const Product& p,
           p.k, operand, b + j * depth,
           {c + i * p.ldc + j, p.ldc, columns, bias == nullptr ? nullptr : bias + j, add});
     }
+    if (done != nullptr) p.rows_done(p.context, {i, rows, done->column, done->columns});
   }
 }
 
@@ -294,8 +319,12 @@ void product_of(const Product& p, const T* a, const T* b, float* c, const float*
     part.n = std::min(packed_columns, p.n - j);
     each_block(part, [&](const Product& q, std::uint64_t k) {
       pack_block(packed, q, b + (p.b_transposed ? j * p.ldb + k : k * p.ldb + j));
+      if (p.column_sums != nullptr) add_column_sums(p.column_sums + j, packed, q);
+      const MatrixPart done{0, 0, j, q.n};
+      const bool last = p.rows_done != nullptr && k + q.k == p.k;
       run_block(q, a + (p.a_transposed ? k * p.lda : k), packed, q.k, c + j,
-                k == 0 && bias != nullptr ? bias + j : nullptr, p.accumulate || k > 0);
+                k == 0 && bias != nullptr ? bias + j : nullptr, p.accumulate || k > 0,
+                last ? &done : nullptr);
     });
   }
 }
@@ -310,7 +339,7 @@ void product_with_packed(
     const Product& p, const float* a, const float* b, PackedShape shape, float* c) {
   each_block(p, [&](const Product& q, std::uint64_t k) {
     run_block(q, a + (p.a_transposed ? k * p.lda : k), b + k * packed_stride(shape.n),
-              std::min(product_depth, shape.k - k), c, nullptr, p.accumulate || k > 0);
+              std::min(product_depth, shape.k - k), c, nullptr, p.accumulate || k > 0, nullptr);
   });
 }
 
@@ -352,10 +381,22 @@ void multiply_packed(const Product& p, const void* a, const void* b, void* c, co
   Product wide = p;
   wide.out = DType::f32;
   wide.ldc = p.n;
+  // Rows are rounded, and handed on, as they are done.
+  struct Rounding {
+    const Product* product;
+    const float* sums;
+    Bf16* c;
+  } rounding{&p, sums.data(), static_cast<Bf16*>(c)};
+  wide.context = &rounding;
+  wide.rows_done = [](const void* context, const MatrixPart& part) {
+    const auto& [product, from, to] = *static_cast<const Rounding*>(context);
+    for (std::uint64_t i = part.row; i < part.row + part.rows; ++i) {
+      convert(to + i * product->ldc + part.column, from + i * product->n + part.column,
+              part.columns);
+    }
+    if (product->rows_done != nullptr) product->rows_done(product->context, part);
+  };
   multiply_to_f32(wide, a, b, sums.data(), bias);
-  for (std::uint64_t i = 0; i < p.m; ++i) {
-    convert(static_cast<Bf16*>(c) + i * p.ldc, sums.data() + i * p.n, p.n);
-  }
 }
 
 void pack(float* out, const Product& p, const float* b) {
@@ -371,8 +412,10 @@ void multiply_with(const Product& p, const float* a, const float* b, PackedShape
 void multiply(const Product& p, const void* a, const void* b, void* c, const float* bias) {
   if (p.m == 0 || p.n == 0) return;
   EXPECTS(p.k > 0);
-  if (p.in == DType::bf16 && has_bf16_products()) return multiply_by_library(p, a, b, c, bias);
-  multiply_packed(p, a, b, c, bias);
+  if (p.in == DType::f32 || !has_bf16_products()) return multiply_packed(p, a, b, c, bias);
+  EXPECTS(p.column_sums == nullptr);
+  multiply_by_library(p, a, b, c, bias);
+  if (p.rows_done != nullptr) p.rows_done(p.context, {0, p.m, 0, p.n});
 }
 
 }  // namespace troupe::kernels::cpu

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/shards.h"
 #include "planner/dtype.h"
 
 namespace troupe::kernels::cpu {
@@ -26,6 +27,13 @@ struct Product {
   bool bias = false;
   DType in = DType::f32;
   DType out = DType::f32;
+  /// f32 (n): sums of the columns of b are added, block of terms after block; null: none. Not by
+  /// the library.
+  float* column_sums = nullptr;
+  /// Called for parts of c as they are done, while they are in a cache; null: not. It may change
+  /// them.
+  void (*rows_done)(const void* context, const MatrixPart& part) = nullptr;
+  const void* context = nullptr;
   friend bool operator==(const Product&, const Product&) = default;
 };
 

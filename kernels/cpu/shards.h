@@ -17,6 +17,11 @@ constexpr std::uint64_t rows_per_shard(std::uint64_t columns, std::uint64_t elem
   return columns >= elements ? 1 : elements / (columns == 0 ? 1 : columns);
 }
 
+/// Rows and columns of a matrix.
+struct MatrixPart {
+  std::uint64_t row = 0, rows = 0, column = 0, columns = 0;
+};
+
 /// The part of a matrix product that one thread computes in one call.
 struct MatmulShards {
   std::uint64_t rows = 1;

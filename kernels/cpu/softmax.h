@@ -7,22 +7,49 @@
 
 namespace troupe::kernels::cpu {
 
-/// scores[i] = softmax(scale * scores)[i] for i < valid, 0 for valid <= i < n. Returns the
-/// log-sum-exp of scale * scores.
-float softmax_row(float* scores, std::uint64_t valid, std::uint64_t n, float scale);
-
-/// One row of attention's backward. In: raw scores, and gradients = dout . v. Out: scores become p
-/// = exp(scale * score - lse), gradients p (gradient - delta) scale; both 0 from `valid` on.
-struct AttentionGradientRow {
-  float* scores;
-  float* gradients;
-  std::uint64_t valid, n;
-  float scale, lse, delta;
+template <class T>
+struct RowsOf {
+  T* data;
+  std::uint64_t stride;
+  T* row(std::uint64_t i) const { return data + i * stride; }
 };
-void attention_gradient_row(const AttentionGradientRow& row);
 
-/// Sum of a[i] * b[i].
-float dot(const float* a, const float* b, std::uint64_t n);
+/// Rows of scores of queries that follow each other: row i has `valid` + i * `step` keys to see, and
+/// 0 comes out from there to `n`.
+struct ScoreRows {
+  float* data;
+  std::uint64_t stride, rows;
+  std::uint64_t valid, step, n;
+};
+
+/// Row i becomes exp(scale (score - its largest)), whose sum is 1 / reciprocals[i]: dividing what
+/// is made of the row costs less than dividing the row. lse[i], unless null, is the log-sum-exp of
+/// scale * scores.
+void softmax_numerators(const ScoreRows& scores, float scale, float* reciprocals, float* lse);
+
+/// One factor per row.
+struct Factors {
+  const float* data;
+  std::uint64_t rows;
+};
+/// Row i of out = factor i times row i of x, both of n elements; out may be x.
+void scale_rows(
+    const RowsOf<float>& out, const RowsOf<const float>& x, std::uint64_t n, const Factors& by);
+void scale_rows(
+    const RowsOf<Bf16>& out, const RowsOf<const float>& x, std::uint64_t n, const Factors& by);
+
+/// Attention's backward between its products. In: raw scores, and gradients = dout . v at the same
+/// places. Out: scores become p = exp(scale * score - lse), gradients p (gradient - delta) scale,
+/// where delta = dout . out; lse, dout and out are those of the rows.
+struct AttentionGradientRows {
+  ScoreRows scores;
+  float* gradients;  ///< (rows, n), scores' stride
+  const float* lse;
+  RowsOf<const float> dout, out;
+  std::uint64_t width;  ///< elements of a row of dout and out
+  float scale;
+};
+void attention_gradient_rows(const AttentionGradientRows& rows);
 
 /// -log softmax(logits)[target].
 double row_loss(const float* logits, std::uint64_t n, std::uint64_t target);

@@ -275,14 +275,19 @@ double Block::forward(Stream& stream, const Call& call, Tensor input, Area saved
   if (call.dropout > 0) drop(stream, call, s.middle, s.middle, 0);
 
   forward_norm(stream, parts_.norm2, s.n2, x, s.middle, s.mean2, s.rstd2);
-  parts_.up.forward(stream, s.hidden, s.n2, work);
-  if (llama())
+  if (llama()) {
+    parts_.up.forward(stream, s.hidden, s.n2, work);
     swiglu_forward(stream, s.activated, gate_of(s.hidden), up_of(s.hidden));
-  else
-    gelu_forward(stream, s.activated, s.hidden);
-  parts_.down.forward(stream, s.out, s.activated, work);
-  if (call.dropout > 0) drop(stream, call, s.out, s.out, 1);
-  add(stream, s.out, s.middle, s.out);
+  } else {
+    parts_.up.forward(stream, s.hidden, s.n2, work, {MatmulEpilogue::Kind::gelu, s.activated});
+  }
+  if (call.dropout > 0) {
+    parts_.down.forward(stream, s.out, s.activated, work);
+    drop(stream, call, s.out, s.out, 1);
+    add(stream, s.out, s.middle, s.out);
+  } else {
+    parts_.down.forward(stream, s.out, s.activated, work, {MatmulEpilogue::Kind::add, s.middle});
+  }
   return 0;
 }
 
@@ -308,8 +313,8 @@ void Block::backward_input(Stream& stream, const Call& call, const BackwardCall&
     swiglu_backward(stream, gate_of(d.up), up_of(d.up), work.activated, gate_of(s.hidden),
                     up_of(s.hidden));
   } else {
-    parts_.down.backward_input(stream, d.up, d.down, work.scratch);
-    gelu_backward(stream, d.up, d.up, s.hidden);
+    parts_.down.backward_input(stream, d.up, d.down, work.scratch,
+                               {MatmulEpilogue::Kind::gelu_gradient, s.hidden});
   }
   parts_.up.backward_input(stream, work.branch, d.up, work.scratch);
   if (dx.data != dy.data) copy(stream, dx, dy);

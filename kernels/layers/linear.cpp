@@ -4,7 +4,8 @@
 
 namespace troupe::kernels {
 
-void Linear::forward(Stream& stream, Tensor y, Tensor x, Tensor workspace) const {
+void Linear::forward(
+    Stream& stream, Tensor y, Tensor x, Tensor workspace, const MatmulEpilogue& epilogue) const {
   Matmul product;
   product.form = out_by_in ? MatmulForm::nt : MatmulForm::nn;
   product.out = y;
@@ -12,16 +13,19 @@ void Linear::forward(Stream& stream, Tensor y, Tensor x, Tensor workspace) const
   product.b = weight;
   product.bias = bias;
   product.workspace = workspace;
+  product.epilogue = epilogue;
   matmul(stream, product);
 }
 
-void Linear::backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor workspace) const {
+void Linear::backward_input(
+    Stream& stream, Tensor dx, Tensor dy, Tensor workspace, const MatmulEpilogue& epilogue) const {
   Matmul product;
   product.form = out_by_in ? MatmulForm::nn : MatmulForm::nt;
   product.out = dx;
   product.a = dy;
   product.b = weight;
   product.workspace = workspace;
+  product.epilogue = epilogue;
   matmul(stream, product);
 }
 
@@ -34,8 +38,10 @@ void Linear::backward_weight(
   product.b = out_by_in ? x : dy;
   product.accumulate = accumulate;
   product.workspace = workspace;
+  // Where dy is the right operand, its columns are summed on the way.
+  if (bias.rank > 0 && !out_by_in) product.column_sums = bias_gradient;
   matmul(stream, product);
-  if (bias.rank > 0) kernels::bias_gradient(stream, bias_gradient, dy);
+  if (bias.rank > 0 && out_by_in) kernels::bias_gradient(stream, bias_gradient, dy);
 }
 
 Bytes Linear::forward_workspace(std::uint64_t rows) const {

@@ -17,9 +17,17 @@ struct Linear {
   std::uint64_t out() const { return out_by_in ? weight.shape[0] : weight.shape[1]; }
 
   /// y (rows, out) = x (rows, in) W + bias
-  void forward(Stream& stream, Tensor y, Tensor x, Tensor workspace) const;
+  void forward(Stream& stream,
+               Tensor y,
+               Tensor x,
+               Tensor workspace,
+               const MatmulEpilogue& epilogue = {}) const;
   /// dx (rows, in), written
-  void backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor workspace) const;
+  void backward_input(Stream& stream,
+                      Tensor dx,
+                      Tensor dy,
+                      Tensor workspace,
+                      const MatmulEpilogue& epilogue = {}) const;
   /// weight_gradient = or, with accumulate, += ; bias_gradient += always
   void backward_weight(
       Stream& stream, Tensor dy, Tensor x, Tensor workspace, bool accumulate) const;

@@ -144,6 +144,44 @@ void add_matmuls(std::vector<OpCase>& cases) {
       }
     }
   }
+  using Kind = MatmulEpilogue::Kind;
+  for (const DType type : {f32, bf16}) {
+    for (const Kind kind : {Kind::gelu, Kind::gelu_gradient, Kind::add}) {
+      for (const MatmulForm form : {MatmulForm::nn, MatmulForm::nt}) {
+        for (const Shape s : {Shape{1, 1, 1}, Shape{129, 65, 33}, Shape{70, 530, 600}}) {
+          const std::string name =
+              fmt::format("matmul with epilogue {} form={} {} {}x{}x{}", static_cast<int>(kind),
+                          static_cast<int>(form), type_name(type), s.m, s.n, s.k);
+          cases.push_back({name, tolerance(type), [=](Stream& stream, Buffers& b) {
+                             Matmul args;
+                             args.form = form;
+                             args.a = b.normal(type, {s.m, s.k}, 0, 0.1f);
+                             args.b = form == MatmulForm::nt ? b.normal(type, {s.n, s.k})
+                                                             : b.normal(type, {s.k, s.n});
+                             args.out = b.zeros(type, {s.m, s.n});
+                             args.bias = b.normal(f32, {s.n});
+                             args.epilogue = {kind, b.normal(type, {s.m, s.n})};
+                             matmul(stream, args);
+                             return Outcome{{args.out, args.epilogue.other}, {}};
+                           }});
+        }
+      }
+    }
+    for (const Shape s : {Shape{1, 1, 1}, Shape{33, 65, 129}, Shape{300, 530, 600}}) {
+      cases.push_back(
+          {fmt::format("matmul with column sums {} {}x{}x{}", type_name(type), s.m, s.n, s.k), 1e-5,
+           [=](Stream& stream, Buffers& b) {
+             Matmul args;
+             args.form = MatmulForm::tn;
+             args.a = b.normal(type, {s.k, s.m});
+             args.b = b.normal(type, {s.k, s.n}, 1);
+             args.out = b.zeros(f32, {s.m, s.n});
+             args.column_sums = b.normal(f32, {s.n});
+             matmul(stream, args);
+             return Outcome{{args.out, args.column_sums}, {}};
+           }});
+    }
+  }
   for (const DType type : {f32, bf16}) {
     for (const std::uint64_t rows : {1, 63, 200}) {
       for (const std::uint64_t columns : {1, 17, 130}) {
