@@ -53,7 +53,7 @@ struct Target {
 };
 
 template <std::uint64_t rows, std::uint64_t vectors, bool by_rows>
-void tile(std::uint64_t depth, Operand a, const float* HWY_RESTRICT b, const Target& c) {
+void tile(std::uint64_t depth, Operand a, Operand rows_of_b, const Target& c) {
   const Wide d;
   using V = hn::Vec<Wide>;
   V sums[rows][vectors];
@@ -63,17 +63,18 @@ void tile(std::uint64_t depth, Operand a, const float* HWY_RESTRICT b, const Tar
     for (std::uint64_t v = 0; v < vectors; ++v) sums[i][v] = hn::Zero(d);
   }
   const float* HWY_RESTRICT at = a.data;
+  const float* HWY_RESTRICT b = rows_of_b.data;
   const auto step = [&](const float* term) HWY_ATTR {
     V row[vectors];
 #pragma GCC unroll 4
-    for (std::uint64_t v = 0; v < vectors; ++v) row[v] = hn::Load(d, b + v * lanes);
+    for (std::uint64_t v = 0; v < vectors; ++v) row[v] = hn::LoadU(d, b + v * lanes);
 #pragma GCC unroll 16
     for (std::uint64_t i = 0; i < rows; ++i) {
       const V x = hn::Set(d, by_rows ? term[i * a.stride] : term[i]);
 #pragma GCC unroll 4
       for (std::uint64_t v = 0; v < vectors; ++v) sums[i][v] = hn::MulAdd(x, row[v], sums[i][v]);
     }
-    b += tile_columns;
+    b += rows_of_b.stride;
   };
   constexpr std::uint64_t unroll = 4;
   std::uint64_t k = 0;
@@ -103,7 +104,7 @@ void tile(std::uint64_t depth, Operand a, const float* HWY_RESTRICT b, const Tar
   }
 }
 
-using Tile = void (*)(std::uint64_t, Operand, const float* HWY_RESTRICT, const Target&);
+using Tile = void (*)(std::uint64_t, Operand, Operand, const Target&);
 using TileRows = std::array<Tile, tile_vectors>;
 template <std::uint64_t rows, bool by_rows, std::size_t... v>
 constexpr TileRows tiles_of_rows(std::index_sequence<v...>) {
@@ -273,12 +274,22 @@ void add_column_sums(float* sums, const float* packed, const Product& p) {
   }
 }
 
-/// One block of terms with the b that is packed for it. `depth`: of its panels, at least p.k.
+/// Where a tile finds its columns of b: column j, term k at [j * column + k * row].
+struct PanelsOfB {
+  const float* data;
+  std::uint64_t column;
+  std::uint64_t row;
+};
+/// Packed, `depth` terms deep.
+constexpr PanelsOfB packed_panels(const float* data, std::uint64_t depth) {
+  return {data, depth, tile_columns};
+}
+
+/// One block of terms. A packed b may be deeper than p.k.
 template <class T>
 void run_block(const Product& p,
                const T* a,
-               const float* b,
-               std::uint64_t depth,
+               const PanelsOfB& b,
                float* c,
                const float* bias,
                bool add,
@@ -294,7 +305,7 @@ void run_block(const Product& p,
     for (std::uint64_t j = 0; j < p.n; j += tile_columns) {
       const std::uint64_t columns = std::min(tile_columns, p.n - j);
       runs[(columns + lanes - 1) / lanes - 1](
-          p.k, operand, b + j * depth,
+          p.k, operand, {b.data + j * b.column, b.row},
           {c + i * p.ldc + j, p.ldc, columns, bias == nullptr ? nullptr : bias + j, add});
     }
     if (done != nullptr) p.rows_done(p.context, {i, rows, done->column, done->columns});
@@ -311,8 +322,24 @@ void each_block(const Product& p, F&& f) {
   }
 }
 
+/// Few rows do not pay for packing b, and need not where it can be read as it lies.
+bool reads_b_in_place(const Product& p) {
+  return p.m <= 2 * tile_rows && !p.b_transposed && p.n % lanes == 0 && p.column_sums == nullptr;
+}
+
 template <class T>
 void product_of(const Product& p, const T* a, const T* b, float* c, const float* bias) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (reads_b_in_place(p)) {
+      const MatrixPart all{0, 0, 0, p.n};
+      each_block(p, [&](const Product& q, std::uint64_t k) {
+        const bool last = p.rows_done != nullptr && k + q.k == p.k;
+        run_block(q, a + (p.a_transposed ? k * p.lda : k), {b + k * p.ldb, 1, p.ldb}, c,
+                  k == 0 ? bias : nullptr, p.accumulate || k > 0, last ? &all : nullptr);
+      });
+      return;
+    }
+  }
   float* packed = panels_of_thread().b.data();
   Product part = p;
   for (std::uint64_t j = 0; j < p.n; j += packed_columns) {
@@ -322,7 +349,7 @@ void product_of(const Product& p, const T* a, const T* b, float* c, const float*
       if (p.column_sums != nullptr) add_column_sums(p.column_sums + j, packed, q);
       const MatrixPart done{0, 0, j, q.n};
       const bool last = p.rows_done != nullptr && k + q.k == p.k;
-      run_block(q, a + (p.a_transposed ? k * p.lda : k), packed, q.k, c + j,
+      run_block(q, a + (p.a_transposed ? k * p.lda : k), packed_panels(packed, q.k), c + j,
                 k == 0 && bias != nullptr ? bias + j : nullptr, p.accumulate || k > 0,
                 last ? &done : nullptr);
     });
@@ -338,8 +365,9 @@ void pack_f32(float* out, const Product& p, const float* b) {
 void product_with_packed(
     const Product& p, const float* a, const float* b, PackedShape shape, float* c) {
   each_block(p, [&](const Product& q, std::uint64_t k) {
-    run_block(q, a + (p.a_transposed ? k * p.lda : k), b + k * packed_stride(shape.n),
-              std::min(product_depth, shape.k - k), c, nullptr, p.accumulate || k > 0, nullptr);
+    run_block(q, a + (p.a_transposed ? k * p.lda : k),
+              packed_panels(b + k * packed_stride(shape.n), std::min(product_depth, shape.k - k)),
+              c, nullptr, p.accumulate || k > 0, nullptr);
   });
 }
 

@@ -114,8 +114,9 @@ void add_matmuls(std::vector<OpCase>& cases) {
   struct Shape {
     std::uint64_t m, n, k;
   };
-  const Shape shapes[] = {{1, 1, 1},    {3, 5, 7},     {1, 300, 64},  {64, 64, 64},  {129, 65, 33},
-                          {17, 700, 9}, {300, 17, 50}, {512, 96, 40}, {260, 530, 70}};
+  const Shape shapes[] = {{1, 1, 1},      {3, 5, 7},    {1, 300, 64},  {64, 64, 64},
+                          {129, 65, 33},  {17, 700, 9}, {300, 17, 50}, {512, 96, 40},
+                          {260, 530, 70}, {5, 64, 300}, {12, 160, 520}};
   for (const MatmulForm form : {MatmulForm::nn, MatmulForm::nt, MatmulForm::tn}) {
     for (const Shape s : shapes) {
       for (int variant = 0; variant < 6; ++variant) {
