@@ -16,23 +16,20 @@ std::uint64_t part(std::uint64_t n, std::uint64_t at_most) {
 
 }  // namespace
 
-MatmulShards matmul_shards(MatmulForm form,
-                           std::uint64_t m,
-                           std::uint64_t n,
-                           std::uint32_t threads) {
-  // Every shard packs its part of b, and of a where that is transposed: the larger, the less often.
-  // A second round of shards evens out threads that are not equally fast.
-  const std::uint64_t wanted = threads == 1 ? 1 : 2 * threads;
+MatmulShards matmul_shards(std::uint64_t m, std::uint64_t n, std::uint32_t threads) {
+  // Every shard packs its part of b. Cut by columns, no part is packed twice; cut by rows, each is
+  // packed for fewer products. Four shards a thread even out threads that are not equally fast.
   MatmulShards s{m, n};
-  const auto enough = [&] { return shard_count(m, s.rows) * shard_count(n, s.columns) >= wanted; };
-  const std::uint64_t least_rows = form == MatmulForm::tn ? 256 : 512;
-  s.columns = part(n, std::max<std::uint64_t>(n / wanted, 256));
-  if (!enough())
-    s.rows = part(m, std::max<std::uint64_t>(m * shard_count(n, s.columns) / wanted, least_rows));
-  if (!enough()) s.columns = part(n, 128);
-  if (!enough()) s.rows = part(m, 128);
-  if (!enough()) s.rows = part(m, 64);
-  if (!enough()) s.columns = part(n, 64);
+  if (threads == 1) return s;
+  const auto count = [&] { return shard_count(m, s.rows) * shard_count(n, s.columns); };
+  const std::uint64_t wanted = 4 * threads;
+  s.columns = part(n, std::max<std::uint64_t>(n / wanted, 128));
+  if (count() < wanted) s.rows = part(m, std::max<std::uint64_t>(m * count() / wanted, 512));
+  const std::uint64_t enough = 2 * threads;
+  if (count() < enough) s.columns = part(n, 64);
+  if (count() < enough) s.rows = part(m, 128);
+  if (count() < enough) s.rows = part(m, 64);
+  if (count() < enough) s.columns = part(n, 16);
   return s;
 }
 
@@ -73,7 +70,7 @@ void matmul(Stream& stream, const Matmul& args) {
   const std::uint64_t n = args.out.columns();
   // The library's sums may depend on the shape of a shard, which then may not depend on threads.
   const bool by_library = args.a.dtype == DType::bf16 && has_bf16_products();
-  const MatmulShards s = matmul_shards(args.form, m, n, by_library ? 4 : stream.pool().threads());
+  const MatmulShards s = matmul_shards(m, n, by_library ? 4 : stream.pool().threads());
   const std::uint64_t across = shard_count(n, s.columns);
   const Bytes in = size_of(args.a.dtype);
   const Bytes out = size_of(args.out.dtype);

@@ -3,8 +3,6 @@
 
 #include <cstdint>
 
-#include "kernels/matmul.h"
-
 namespace troupe::kernels::cpu {
 
 /// Parts of at most `size` that n falls into.
@@ -27,9 +25,6 @@ struct MatmulShards {
   std::uint64_t rows = 1;
   std::uint64_t columns = 1;
 };
-MatmulShards matmul_shards(MatmulForm form,
-                           std::uint64_t m,
-                           std::uint64_t n,
-                           std::uint32_t threads);
+MatmulShards matmul_shards(std::uint64_t m, std::uint64_t n, std::uint32_t threads);
 
 }  // namespace troupe::kernels::cpu
