@@ -1,5 +1,5 @@
-/// A device's own threads. Work is split into fixed shards that depend on the shape alone, so that
-/// the number of threads never changes a bit; shards are handed out dynamically.
+/// A device's own threads. Ops cut their work into shards so that neither the cut nor the number of
+/// threads changes a bit; shards are handed out dynamically.
 #pragma once
 
 #include <cstdint>

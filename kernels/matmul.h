@@ -1,5 +1,5 @@
 /// Matrix products: the forms that forward, input gradient and weight gradient need.
-/// Work is cut into shards that depend on the shape alone; each shard is one single-threaded call.
+/// Each element's sum has a fixed order (kernels/cpu/product.h), however the work is cut.
 #pragma once
 
 #include "devices/device.h"
@@ -45,8 +45,7 @@ struct Matmul {
 void matmul(Stream& stream, const Matmul& args);
 
 /// Bytes that any matmul of this shape needs, on every machine and with any number of threads. The
-/// CPU bodies need none: the packed panels of the library are its own, a few MiB a thread, and not
-/// the arena's.
+/// CPU bodies need none: packed panels belong to their thread, under 1 MiB each, and not to an arena.
 Bytes matmul_workspace(
     MatmulForm form, DType type, std::uint64_t m, std::uint64_t n, std::uint64_t k);
 
