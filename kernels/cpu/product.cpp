@@ -27,7 +27,11 @@ namespace troupe::kernels::cpu::HWY_NAMESPACE {
 constexpr std::uint64_t lanes = hn::MaxLanes(Wide());
 /// The tile in registers: rows x vectors, with room for a row of b and an element of a.
 /// Wide tiles need few loads for their multiply-adds.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t tile_rows = 2;  // the same sums; checks at every load make long code
+#else
 constexpr std::uint64_t tile_rows = 6;
+#endif
 constexpr std::uint64_t tile_vectors = lanes >= 16 ? 4 : 2;
 constexpr std::uint64_t tile_columns = tile_vectors * lanes;
 /// Columns of b that are packed together: 512 KiB.
