@@ -9,6 +9,7 @@
 
 #include "actors/device_program.h"
 #include "actors/interfaces.h"
+#include "actors/mailbox_order.h"
 #include "planner/prerequisites.h"
 
 namespace troupe {
@@ -239,6 +240,7 @@ void DeviceState::submit(const Action& action) {
   work.modelled = setup.modelled ? setup.modelled(action) : 0;
   work.done = [to = caf::actor_cast<caf::actor>(self), epoch = setup.plan->epoch, key = key_step,
                action, failure](WorkTimes times) {
+    before_sending(to);
     caf::anon_send(to, WorkFinished{epoch, key, action, times, *failure});
   };
   setup.hardware->submit(std::move(work));
@@ -429,8 +431,14 @@ caf::behavior device_actor(ActorOf<DeviceState>* self, DeviceActorSetup setup) {
         state.need_tokens({evaluation.epoch, evaluation.step, true, evaluation.batch}, 1,
                           evaluation.sequences);
       },
-      [&state](const WorkFinished& work) { state.finished(work); },
-      [&state](const LinkNews& news) { state.heard(news.event); },
+      [&state, self](const WorkFinished& work) {
+        after_receiving(self);
+        state.finished(work);
+      },
+      [&state, self](const LinkNews& news) {
+        after_receiving(self);
+        state.heard(news.event);
+      },
       [&state, self](const ProgressTick& tick) {
         if (state.program == nullptr || tick.step != state.key_step) return;
         Progress progress;

@@ -11,6 +11,7 @@
 #include "actors/device_program.h"
 #include "actors/errors.h"
 #include "actors/interfaces.h"
+#include "actors/mailbox_order.h"
 #include "actors/measure.h"
 #include "actors/run_spec_json.h"
 #include "devices/zmq_link.h"
@@ -224,8 +225,10 @@ Status NodeState::make_actors(const AdoptPlan& order) {
     made.data = now->data;
     made.trace = now->trace;
     const caf::actor actor = spawn_device_actor(system, std::move(made));
-    now->hub->attach(
-        device, [actor](LinkEvent event) { caf::anon_send(actor, LinkNews{std::move(event)}); });
+    now->hub->attach(device, [actor](LinkEvent event) {
+      before_sending(actor);
+      caf::anon_send(actor, LinkNews{std::move(event)});
+    });
     now->device_actors[device] = actor;
   }
   return {};

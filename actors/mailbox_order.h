@@ -1,0 +1,36 @@
+/// What a mailbox orders, told to the thread sanitizer: CAF comes compiled without it, so it sees
+/// no order between what a thread wrote before it sent a message and what follows from handling
+/// it. One device's tensors reach another device's thread in that way alone. In all other builds
+/// these are nothing.
+#pragma once
+
+#include "actors/caf_facade.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define TROUPE_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TROUPE_THREAD_SANITIZER 1
+#endif
+#endif
+#if defined(TROUPE_THREAD_SANITIZER)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace troupe {
+
+/// Before a thread that is no actor's sends to `receiver`.
+inline void before_sending([[maybe_unused]] const caf::actor& receiver) {
+#if defined(TROUPE_THREAD_SANITIZER)
+  __tsan_release(caf::actor_cast<caf::abstract_actor*>(receiver));
+#endif
+}
+
+/// First thing in the handler of such a message.
+inline void after_receiving([[maybe_unused]] caf::abstract_actor* self) {
+#if defined(TROUPE_THREAD_SANITIZER)
+  __tsan_acquire(self);
+#endif
+}
+
+}  // namespace troupe
