@@ -66,11 +66,14 @@ void apply(const void* context, const MatrixPart& part) {
 }  // namespace
 
 void matmul(Stream& stream, const Matmul& args) {
+  constexpr std::uint64_t rounded = 512;
   const std::uint64_t m = args.out.rows();
   const std::uint64_t n = args.out.columns();
   // The library's sums may depend on the shape of a shard, which then may not depend on threads.
   const bool by_library = args.a.dtype == DType::bf16 && has_bf16_products();
-  const MatmulShards s = matmul_shards(m, n, by_library ? 4 : stream.pool().threads());
+  MatmulShards s = matmul_shards(m, n, by_library ? 4 : stream.pool().threads());
+  // Sums that will be rounded wait in the thread's memory: 1 MiB.
+  if (args.out.dtype == DType::bf16) s = {std::min(s.rows, rounded), std::min(s.columns, rounded)};
   const std::uint64_t across = shard_count(n, s.columns);
   const Bytes in = size_of(args.a.dtype);
   const Bytes out = size_of(args.out.dtype);
