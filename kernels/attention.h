@@ -1,6 +1,6 @@
 /// Causal self-attention with grouped key/value heads, and rotary positions. Forward keeps the
-/// output and one log-sum-exp per row; backward recomputes the rest. No T x T matrix exists: blocks
-/// of 64 query rows at a time.
+/// output and one log-sum-exp per row; backward recomputes the rest. No T x T matrix exists: a
+/// block of query rows at a time.
 #pragma once
 
 #include "devices/device.h"

@@ -68,7 +68,7 @@ struct Head {
     }
     return results(first, scratch);
   }
-  /// Rows that are not there yet.
+  /// Stores results, where they are not there yet.
   void write(std::uint64_t first, std::uint64_t count, const Part& part) const {
     for (std::uint64_t i = 0; i < count; ++i) {
       if (!f32()) {
@@ -121,8 +121,7 @@ void forward_head(const AttentionForward& args,
   const std::uint64_t kv = h / (s.heads / s.kv_heads);
   const Head q(args.q, b, h, s), k(args.k, b, kv, s), v(args.v, b, kv, s), out(args.out, b, h, s);
   float* wide = lane.at(&AttentionLane::wide);
-  const Packed keys =
-      packed(lane.at(&AttentionLane::keys), k, k.values(0, s.length, wide), true);
+  const Packed keys = packed(lane.at(&AttentionLane::keys), k, k.values(0, s.length, wide), true);
   const Packed values =
       packed(lane.at(&AttentionLane::values), v, v.values(0, s.length, wide), false);
   const Part scores{lane.at(&AttentionLane::scores), attention_score_stride(s.length)};
@@ -131,7 +130,7 @@ void forward_head(const AttentionForward& args,
     const std::uint64_t seen = first + rows;
     const Part query = q.values(first, rows, lane.at(&AttentionLane::q));
     const Part result = out.results(first, lane.at(&AttentionLane::out));
-    std::array<float, 64> reciprocals;
+    std::array<float, attention_forward_block> reciprocals;
     product(rows, seen, width, query, keys, scores);
     softmax_numerators({scores.data, scores.stride, rows, first + 1, 1, seen}, score_scale(s),
                        reciprocals.data(), lse + first);

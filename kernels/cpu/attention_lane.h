@@ -1,7 +1,6 @@
 /// How one lane of attention's workspace is laid out: offsets in bytes, all multiples of 64.
 #pragma once
 
-#include <cstdlib>
 #include "devices/arena.h"
 #include "devices/compute_pool.h"
 #include "kernels/attention.h"
@@ -9,10 +8,12 @@
 
 namespace troupe::kernels {
 
-/// Query rows of one block. Small blocks leave little to do above the diagonal.
-inline std::uint64_t envi(const char* n, int d) { auto* e = getenv(n); return e ? atoi(e) : d; }
-inline const std::uint64_t attention_forward_block = envi("FB", 24);
-inline const std::uint64_t attention_backward_block = envi("BB", 48);
+/// Query rows of one block: multiples of what products take at once. Small blocks leave little to
+/// do above the diagonal; backward adds a block's part to all of dk and dv, which few rows do not
+/// pay for.
+inline constexpr std::uint64_t attention_forward_block = 24;
+inline constexpr std::uint64_t attention_backward_block = 48;
+/// New positions of one block of attention_decode.
 inline constexpr std::uint64_t attention_block = 64;
 
 /// f32 elements from one row of scores to the next: whole cache lines, and rarely a power of two
@@ -24,15 +25,15 @@ constexpr std::uint64_t attention_score_stride(std::uint64_t keys) {
 /// What products read again and again is packed for them once. Everything is f32: bf16 inputs are
 /// widened, a head to be packed or a block of rows at a time, and bf16 results rounded once.
 struct AttentionLane {
-  Bytes scores = 0;               ///< (block, T): scores, then what is made of them
-  Bytes keys = 0, values = 0;     ///< packed: k^T and v, in backward v^T
-  Bytes wide = 0;                 ///< (T, head width): a head on its way to be packed; bf16
-  Bytes q = 0, out = 0;           ///< (block, head width); bf16
-  Bytes gradients = 0;            ///< (block, T): of the scores; backward
-  Bytes keys_by_row = 0;          ///< packed: k; backward
-  Bytes dk = 0, dv = 0;           ///< (T, head width); backward
-  Bytes dout = 0, dq = 0;         ///< (block, head width); backward of bf16
-  Bytes bytes = 0;                ///< of the whole lane
+  Bytes scores = 0;            ///< (block, T): scores, then what is made of them
+  Bytes keys = 0, values = 0;  ///< packed: k^T and v, in backward v^T
+  Bytes wide = 0;              ///< (T, head width): a head on its way to be packed; bf16
+  Bytes q = 0, out = 0;        ///< (block, head width); bf16
+  Bytes gradients = 0;         ///< (block, T): of the scores; backward
+  Bytes keys_by_row = 0;       ///< packed: k; backward
+  Bytes dk = 0, dv = 0;        ///< (T, head width); backward
+  Bytes dout = 0, dq = 0;      ///< (block, head width); backward of bf16
+  Bytes bytes = 0;             ///< of the whole lane
 };
 
 inline AttentionLane attention_lane(const AttentionShape& s, DType type, bool backward) {

@@ -129,16 +129,22 @@ void gradients_of(const AttentionGradientRows& r) {
 }
 
 template <class T>
-void scaled_rows(
-    const RowsOf<T>& out, const RowsOf<const float>& x, std::uint64_t n, const Factors& by) {
+void scaled_rows(const RowsOf<T>& out,
+                 const RowsOf<const float>& x,
+                 std::uint64_t n,
+                 const Factors& by) {
   for (std::uint64_t i = 0; i < by.rows; ++i) scaled_copy(out.row(i), x.row(i), n, by.data[i]);
 }
-void scale_to_f32(
-    const RowsOf<float>& out, const RowsOf<const float>& x, std::uint64_t n, const Factors& by) {
+void scale_to_f32(const RowsOf<float>& out,
+                  const RowsOf<const float>& x,
+                  std::uint64_t n,
+                  const Factors& by) {
   scaled_rows(out, x, n, by);
 }
-void scale_to_bf16(
-    const RowsOf<Bf16>& out, const RowsOf<const float>& x, std::uint64_t n, const Factors& by) {
+void scale_to_bf16(const RowsOf<Bf16>& out,
+                   const RowsOf<const float>& x,
+                   std::uint64_t n,
+                   const Factors& by) {
   scaled_rows(out, x, n, by);
 }
 
@@ -198,12 +204,16 @@ HWY_EXPORT(widen);
 void softmax_numerators(const ScoreRows& scores, float scale, float* reciprocals, float* lse) {
   HWY_DYNAMIC_DISPATCH(numerators_of)(scores, scale, reciprocals, lse);
 }
-void scale_rows(
-    const RowsOf<float>& out, const RowsOf<const float>& x, std::uint64_t n, const Factors& by) {
+void scale_rows(const RowsOf<float>& out,
+                const RowsOf<const float>& x,
+                std::uint64_t n,
+                const Factors& by) {
   HWY_DYNAMIC_DISPATCH(scale_to_f32)(out, x, n, by);
 }
-void scale_rows(
-    const RowsOf<Bf16>& out, const RowsOf<const float>& x, std::uint64_t n, const Factors& by) {
+void scale_rows(const RowsOf<Bf16>& out,
+                const RowsOf<const float>& x,
+                std::uint64_t n,
+                const Factors& by) {
   HWY_DYNAMIC_DISPATCH(scale_to_bf16)(out, x, n, by);
 }
 void attention_gradient_rows(const AttentionGradientRows& rows) {

@@ -14,8 +14,8 @@ struct RowsOf {
   T* row(std::uint64_t i) const { return data + i * stride; }
 };
 
-/// Rows of scores of queries that follow each other: row i has `valid` + i * `step` keys to see, and
-/// 0 comes out from there to `n`.
+/// Rows of scores of queries that follow each other: row i has `valid` + i * `step` keys to see,
+/// and 0 comes out from there to `n`.
 struct ScoreRows {
   float* data;
   std::uint64_t stride, rows;
@@ -33,10 +33,14 @@ struct Factors {
   std::uint64_t rows;
 };
 /// Row i of out = factor i times row i of x, both of n elements; out may be x.
-void scale_rows(
-    const RowsOf<float>& out, const RowsOf<const float>& x, std::uint64_t n, const Factors& by);
-void scale_rows(
-    const RowsOf<Bf16>& out, const RowsOf<const float>& x, std::uint64_t n, const Factors& by);
+void scale_rows(const RowsOf<float>& out,
+                const RowsOf<const float>& x,
+                std::uint64_t n,
+                const Factors& by);
+void scale_rows(const RowsOf<Bf16>& out,
+                const RowsOf<const float>& x,
+                std::uint64_t n,
+                const Factors& by);
 
 /// Attention's backward between its products. In: raw scores, and gradients = dout . v at the same
 /// places. Out: scores become p = exp(scale * score - lse), gradients p (gradient - delta) scale,

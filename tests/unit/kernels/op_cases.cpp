@@ -292,8 +292,9 @@ Outcome run_attention(
 }
 
 void add_attention(std::vector<OpCase>& cases) {
-  const AttentionShape shapes[] = {{1, 1, 1, 1, 4},  {2, 5, 2, 1, 8},   {1, 64, 4, 4, 16},
-                                   {2, 65, 4, 2, 6}, {1, 130, 6, 2, 8}, {3, 100, 2, 2, 64}};
+  const AttentionShape shapes[] = {{1, 1, 1, 1, 4},   {2, 5, 2, 1, 8},   {1, 64, 4, 4, 16},
+                                   {2, 65, 4, 2, 6},  {1, 130, 6, 2, 8}, {3, 100, 2, 2, 64},
+                                   {1, 300, 2, 1, 72}};
   for (const AttentionShape& s : shapes) {
     for (const DType type : {f32, bf16}) {
       for (const bool sliced : {false, true}) {
