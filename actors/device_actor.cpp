@@ -145,6 +145,7 @@ void DeviceState::grant(const Action& transfer) {
   grant.to = setup.device;
   grant.data = data;
   grant.bytes = bytes;
+  before_passing_on(self);
   setup.links->grant(grant);
 }
 
@@ -243,6 +244,7 @@ void DeviceState::submit(const Action& action) {
     before_sending(to);
     caf::anon_send(to, WorkFinished{epoch, key, action, times, *failure});
   };
+  before_passing_on(self);
   setup.hardware->submit(std::move(work));
 }
 
@@ -257,6 +259,7 @@ void DeviceState::send(const Action& transfer, DeviceId to) {
   sent.data = tensor.data;
   sent.bytes = tensor.bytes();
   sent.copy = transfer.op == Op::transfer_tied;  // both ends change their half in place
+  before_passing_on(self);
   setup.links->send(sent);
 }
 
@@ -431,14 +434,8 @@ caf::behavior device_actor(ActorOf<DeviceState>* self, DeviceActorSetup setup) {
         state.need_tokens({evaluation.epoch, evaluation.step, true, evaluation.batch}, 1,
                           evaluation.sequences);
       },
-      [&state, self](const WorkFinished& work) {
-        after_receiving(self);
-        state.finished(work);
-      },
-      [&state, self](const LinkNews& news) {
-        after_receiving(self);
-        state.heard(news.event);
-      },
+      [&state](const WorkFinished& work) { state.finished(work); },
+      [&state](const LinkNews& news) { state.heard(news.event); },
       [&state, self](const ProgressTick& tick) {
         if (state.program == nullptr || tick.step != state.key_step) return;
         Progress progress;

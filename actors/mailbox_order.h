@@ -19,15 +19,16 @@
 
 namespace troupe {
 
-/// Before a thread that is no actor's sends to `receiver`.
+/// Before a device's thread, a link's or another actor's sends to `receiver`.
 inline void before_sending([[maybe_unused]] const caf::actor& receiver) {
 #if defined(TROUPE_THREAD_SANITIZER)
   __tsan_release(caf::actor_cast<caf::abstract_actor*>(receiver));
 #endif
 }
 
-/// First thing in the handler of such a message.
-inline void after_receiving([[maybe_unused]] caf::abstract_actor* self) {
+/// Before an actor passes on to another thread what such messages brought it, in this handler or in
+/// an earlier one, which another worker of CAF may have run.
+inline void before_passing_on([[maybe_unused]] caf::abstract_actor* self) {
 #if defined(TROUPE_THREAD_SANITIZER)
   __tsan_acquire(self);
 #endif
