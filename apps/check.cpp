@@ -31,7 +31,7 @@ void add_check(CLI::App& app, ChosenCommand& chosen) {
   command->footer(
       "Examples:\n"
       "  troupe check conf/demo.toml\n"
-      "  troupe check conf/demo.toml --set training.compute=bf16");
+      "  troupe check conf/cpu_only.toml --set training.compute=bf16");
   command->callback([arguments, &chosen] {
     chosen.body = [arguments](const Console& console) { return check(*arguments, console); };
   });

@@ -10,7 +10,7 @@ std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command) {
   command.add_option("CONF", arguments->file, "Configuration file (TOML)")->required();
   command
       .add_option("--set", arguments->overrides,
-                  "Override a key, as in --set run.steps=20; may repeat")
+                  "Override a key, as in --set run.steps=100; may repeat")
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all();

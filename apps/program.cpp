@@ -65,7 +65,7 @@ void setup(CLI::App& app, ChosenCommand& chosen) {
   app.footer(
       "Examples:\n"
       "  troupe train conf/demo.toml                      train, leaving everything in runs/demo\n"
-      "  troupe train conf/demo.toml --set run.steps=20   with one setting changed\n"
+      "  troupe train conf/demo.toml --set run.steps=100  with one setting changed\n"
       "  troupe plan conf/demo.toml --explain             what would run where, and why\n"
       "  troupe explain run.steps                         what a configuration key means\n"
       "\nExit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 does not fit.");

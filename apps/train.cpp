@@ -261,7 +261,7 @@ void add_train(CLI::App& app, ChosenCommand& chosen) {
   command->footer(
       "Examples:\n"
       "  troupe train conf/demo.toml\n"
-      "  troupe train conf/demo.toml --set run.name=tour --set run.steps=40\n"
+      "  troupe train conf/demo.toml --set run.name=tour --set run.steps=100\n"
       "  troupe train conf/demo.toml --resume\n"
       "\nCtrl-C finishes the step and saves a checkpoint; a second one leaves at once.");
   command->callback([=, &chosen] {

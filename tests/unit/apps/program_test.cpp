@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -52,6 +54,31 @@ TEST_CASE("every help page has examples") {
     CHECK(outcome.out.find("Examples:\n") != std::string::npos);
     if (page.size() > 1) CHECK(outcome.out.find("troupe " + page[0]) != std::string::npos);
   }
+}
+
+TEST_CASE("every configuration that README and help pages show with its settings is legal") {
+  std::string text;
+  for (const char* page : {"train", "plan", "check"}) text += call({page, "--help"}).out;
+  text += call({"--help"}).out;
+  std::ifstream readme(std::string(TROUPE_SOURCE_DIR) + "/README.md");
+  text += std::string(std::istreambuf_iterator<char>(readme), {});
+  std::istringstream lines(text);
+  std::size_t checked = 0;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::vector<std::string> arguments;
+    for (std::string word; words >> word;) {
+      if (word.starts_with("conf/") && word.ends_with(".toml")) arguments = {"check", word};
+      if (word == "--set" && !arguments.empty() && words >> word)
+        arguments.insert(arguments.end(), {"--set", word});
+    }
+    if (line.find("troupe ") == std::string::npos || arguments.empty()) continue;
+    const Outcome outcome = call(arguments);
+    INFO(line << "\n" << outcome.err);
+    CHECK(outcome.code == 0);
+    ++checked;
+  }
+  CHECK(checked >= 10);
 }
 
 TEST_CASE("what is misspelt is named with the nearest right thing, exit code 2") {
