@@ -39,6 +39,11 @@ constexpr std::uint64_t packed_columns = 512;
 
 /// Apart by more than a power of two, widened rows do not share a set of the first-level cache.
 constexpr std::uint64_t wide_stride = product_depth + 16;
+/// Rows of a transposed a that are packed together, for as many tiles: whole cache lines of each
+/// term. Each store of a packed tile may run over its end.
+constexpr std::uint64_t packed_tiles = 8;
+constexpr std::uint64_t packed_rows = packed_tiles * tile_rows;
+constexpr std::uint64_t packed_tile = product_depth * tile_rows + lanes;
 
 /// Where a tile's elements of a are: row i of term k at [i * stride + k] or, by columns, at
 /// [k * stride + i].
@@ -126,7 +131,8 @@ constexpr std::array<std::array<TileRows, tile_rows>, 2> tiles{
 /// What one thread packs into.
 struct Panels {
   alignas(64) std::array<float, product_depth * packed_columns> b;
-  std::array<float, tile_rows * wide_stride + lanes> a;  ///< of a bf16 a: rows, or columns
+  /// Rows of a bf16 a, or tiles of a transposed a.
+  std::array<float, std::max(tile_rows* wide_stride + lanes, packed_tiles* packed_tile)> a;
 };
 
 /// Made when a thread first multiplies: most threads never do.
@@ -212,39 +218,66 @@ void pack_columns(
   }
 }
 
-/// The rows of one tile of a, as f32: where they are, or a copy.
-HWY_INLINE Operand
-rows_of_a(const Product& p, const float* a, std::uint64_t, std::uint64_t, Panels&) {
-  return {a, p.lda};
+/// Packs the rows [i, i + packed_rows) of a transposed a: as they lie, terms are a row of a apart,
+/// and with it a page, or a few sets of the first-level cache that they would share.
+template <class T>
+HWY_NOINLINE void pack_transposed(float* to, const Product& p, const T* a, std::uint64_t i) {
+  const Wide d;
+  const std::uint64_t count = std::min(packed_rows, p.m - i);
+  a += i;
+  for (std::uint64_t k = 0; k < p.k; ++k, a += p.lda, to += packed_rows) {
+    std::uint64_t r = 0;
+    for (; r + lanes <= count; r += lanes) put(d, load(d, a + r), to + r);
+    if (r < count) put(d, load_part(d, a + r, count - r), to + r);
+  }
 }
 
-HWY_INLINE Operand rows_of_a(
-    const Product& p, const Bf16* a, std::uint64_t rows, std::uint64_t depth, Panels& panels) {
+/// The rows [i, i + rows) of a, for one tile, as f32: where they are, or a copy. Calls go from the
+/// first tile to the last.
+template <class T>
+HWY_INLINE Operand
+rows_of_a(const Product& p, const T* a, std::uint64_t i, std::uint64_t rows, Panels& panels) {
   const Wide d;
   float* to = panels.a.data();
   if (p.a_transposed) {
-    // Each store may run over into the next column, which comes after it.
-    for (std::uint64_t k = 0; k < depth; ++k) {
-      for (std::uint64_t i = 0; i < rows; i += lanes) {
-        put(d, load_part(d, a + k * p.lda + i, rows - i), to + k * tile_rows + i);
+    // A single tile of columns reads each element once, packed or not.
+    if constexpr (std::is_same_v<T, float>) {
+      if (p.n <= tile_columns) return {a + i, p.lda};
+    }
+    if (i % packed_rows == 0) pack_transposed(to, p, a, i);
+    return {to + i % packed_rows, packed_rows};
+  }
+  a += i * p.lda;
+  if constexpr (std::is_same_v<T, float>) {
+    return {a, p.lda};
+  } else {
+    for (std::uint64_t r = 0; r < rows; ++r) {
+      for (std::uint64_t k = 0; k < p.k; k += lanes) {
+        put(d, load_part(d, a + r * p.lda + k, std::min(p.k - k, lanes)), to + r * wide_stride + k);
       }
     }
-    return {to, tile_rows};
+    return {to, wide_stride};
   }
-  for (std::uint64_t i = 0; i < rows; ++i) {
-    for (std::uint64_t k = 0; k < depth; k += lanes) {
-      put(d, load_part(d, a + i * p.lda + k, std::min(depth - k, lanes)), to + i * wide_stride + k);
-    }
-  }
-  return {to, wide_stride};
 }
 
-/// Asks for the rows of the next tile, which the processor does not foresee.
+/// Asks for what comes after the tile of rows at i, which the processor does not foresee: the rows
+/// of the next tile; of a transposed a, this tile's share of the next packed rows.
 template <class T>
-HWY_INLINE void fetch_rows(const T* a, std::uint64_t lda, std::uint64_t depth) {
+HWY_INLINE void fetch_ahead(const Product& p, const T* a, std::uint64_t i) {
   constexpr std::uint64_t line = 64 / sizeof(T);
-  for (std::uint64_t i = 0; i < tile_rows; ++i) {
-    for (std::uint64_t k = 0; k < depth; k += line) __builtin_prefetch(a + i * lda + k, 0, 2);
+  if (p.a_transposed) {
+    const std::uint64_t tile = i % packed_rows / tile_rows;
+    const std::uint64_t next = i - i % packed_rows + packed_rows;
+    if (next >= p.m) return;
+    const std::uint64_t end = std::min(next + packed_rows, p.m);
+    for (std::uint64_t k = p.k * tile / packed_tiles; k < p.k * (tile + 1) / packed_tiles; ++k) {
+      for (std::uint64_t r = next; r < end; r += line) __builtin_prefetch(a + k * p.lda + r, 0, 2);
+    }
+  } else if (i + 2 * tile_rows <= p.m) {
+    a += (i + tile_rows) * p.lda;
+    for (std::uint64_t r = 0; r < tile_rows; ++r) {
+      for (std::uint64_t k = 0; k < p.k; k += line) __builtin_prefetch(a + r * p.lda + k, 0, 2);
+    }
   }
 }
 
@@ -301,13 +334,16 @@ void run_block(const Product& p,
   Panels& panels = panels_of_thread();
   for (std::uint64_t i = 0; i < p.m; i += tile_rows) {
     const std::uint64_t rows = std::min(tile_rows, p.m - i);
-    const Operand operand = rows_of_a(p, a + (p.a_transposed ? i : i * p.lda), rows, p.k, panels);
-    if (!p.a_transposed && i + 2 * tile_rows <= p.m) {
-      fetch_rows(a + (i + tile_rows) * p.lda, p.lda, p.k);
-    }
+    const Operand operand = rows_of_a(p, a, i, rows, panels);
+    fetch_ahead(p, a, i);
     const TileRows& runs = tiles[p.a_transposed ? 0 : 1][rows - 1];
     for (std::uint64_t j = 0; j < p.n; j += tile_columns) {
       const std::uint64_t columns = std::min(tile_columns, p.n - j);
+      // The tile's sums go there when they are done.
+      for (std::uint64_t r = 0; r < rows; ++r) {
+        for (std::uint64_t v = 0; v < columns; v += lanes)
+          __builtin_prefetch(c + (i + r) * p.ldc + j + v, 1, 3);
+      }
       runs[(columns + lanes - 1) / lanes - 1](
           p.k, operand, {b.data + j * b.column, b.row},
           {c + i * p.ldc + j, p.ldc, columns, bias == nullptr ? nullptr : bias + j, add});
