@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <ostream>
 
 #include "apps/config_schema.h"
@@ -17,12 +18,22 @@ ExitCode explain_key(const std::string& key, const Console& console) {
     console.out << *page;
     return ExitCode::success;
   }
+  // A key of a table that there is: as the parser answers it.
+  const auto dot = key.rfind('.');
+  const auto& tables = config_tables();
+  if (dot != std::string::npos &&
+      std::any_of(tables.begin(), tables.end(),
+                  [&](const ConfigTable& table) { return table.name == key.substr(0, dot); }))
+    return report_error({ErrorCode::invalid_input,
+                         fmt::format("there is no key \"{}\"; {}", key,
+                                     suggestion_for(key.substr(0, dot), key.substr(dot + 1)))},
+                        console);
   std::vector<std::string> known;
   for (const ConfigKey& entry : config_keys()) {
     known.push_back(path_of(entry));
     known.emplace_back(entry.name);
   }
-  for (const ConfigTable& table : config_tables()) known.emplace_back(table.name);
+  for (const ConfigTable& table : tables) known.emplace_back(table.name);
   return report_error({ErrorCode::invalid_input, fmt::format("there is no key \"{}\"; nearest: {}",
                                                              key, nearest_of_all(key, known))},
                       console);

@@ -170,11 +170,12 @@ void add_generate(CLI::App& app, ChosenCommand& chosen) {
   command
       ->add_option("--temperature", arguments->spec.temperature, "0: the likeliest token (default)")
       ->check(CLI::Range(0.0, 100.0));
-  command->add_option("--seed", arguments->spec.seed, "Of the draws at a temperature above 0");
+  command->add_option("--seed", arguments->spec.seed, "Of the draws at a temperature above 0 (0)");
   command->add_option("--threads", arguments->threads, "Compute threads (1)")
       ->check(CLI::Range(1U, 16U));
   command->add_option("--tokenizer", arguments->tokenizer_folder,
-                      "Folder with encoder.json, vocab.bpe");
+                      "Folder with encoder.json, vocab.bpe; needed where the checkpoint lies in no "
+                      "run folder and the model is not of bytes");
   command->add_option("--print", arguments->print, "text (with the prompt), or ids of new tokens")
       ->check(CLI::IsMember({"text", "ids"}));
   command->footer(

@@ -43,10 +43,7 @@ ExitCode plan(const ConfigArguments& arguments, bool why, bool json, const Conso
   for (const DeviceId unused : plan.unused)
     console.out << fmt::format("\ndevice {} gets nothing\n", cluster.devices[unused.index()].name);
   console.out << '\n' << sources_text(cluster);
-  if (why) {
-    console.out << '\n';
-    for (const std::string& line : explain(plan, cluster)) console.out << line << '\n';
-  }
+  if (why) console.out << '\n' << reasons_text(plan);
   return ExitCode::success;
 }
 

@@ -44,21 +44,27 @@ MeasuredRun measure_steps(const std::vector<StepRow>& steps) {
 }
 
 Table stage_table(const Plan& plan, const ClusterSpec& cluster) {
-  Table table({{"stage", "stage", true},
-               {"layers", "layers", false},
-               {"count", "layer_count", true},
-               {"device", "device", false},
-               {"in flight", "in_flight", true}});
+  std::vector<TableColumn> columns{{"stage", "stage", true},
+                                   {"layers", "layers", false},
+                                   {"count", "layer_count", true},
+                                   {"device", "device", false},
+                                   {"in flight", "in_flight", true}};
+  const bool defers = std::any_of(plan.deferred.begin(), plan.deferred.end(),
+                                  [](std::uint32_t count) { return count > 0; });
+  if (defers) columns.push_back({"deferred", "deferred", true});
+  Table table(columns);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const StagePlan& stage = plan.stages[s];
     const std::string layers = layers_text(stage.layers);
     const std::string& device = cluster.devices.at(stage.device.index()).name;
     const std::uint32_t flight = s < plan.in_flight.size() ? plan.in_flight[s] : 0;
-    table.add({{fmt::format("{}", s), s},
-               {layers, layers},
-               {fmt::format("{}", stage.layers.size()), stage.layers.size()},
-               {device, device},
-               {fmt::format("{}", flight), flight}});
+    std::vector<TableCell> row{{fmt::format("{}", s), s},
+                               {layers, layers},
+                               {fmt::format("{}", stage.layers.size()), stage.layers.size()},
+                               {device, device},
+                               {fmt::format("{}", flight), flight}};
+    if (defers) row.push_back({fmt::format("{}", plan.deferred[s]), plan.deferred[s]});
+    table.add(std::move(row));
   }
   return table;
 }
@@ -101,6 +107,17 @@ Table device_table(const Plan& plan, const ClusterSpec& cluster, const MeasuredR
     table.add(std::move(row));
   }
   return table;
+}
+
+std::string reasons_text(const Plan& plan) {
+  std::string text;
+  for (const std::string& note : plan.notes) text += note + "\n";
+  return text + "\n" +
+         "in flight    microbatches whose activations a stage keeps at once\n"
+         "deferred     those whose weight gradients wait for a gap (schedule zb-h1)\n"
+         "workspace    what single ops need while they run\n"
+         "transfer     buffers for tensors that come from other stages or go there\n"
+         "headroom     the cap less the predicted peak\n";
 }
 
 }  // namespace troupe

@@ -102,16 +102,18 @@ int run_program(const std::vector<std::string>& arguments, const Console& consol
     app.parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
     CLI::App* asked = &app;
+    std::string before;  // how the command is called
     for (bool deeper = true; deeper;) {
       deeper = false;
       for (CLI::App* sub : asked->get_subcommands())
         if (sub->parsed()) {
+          before += (before.empty() ? "" : " ") + asked->get_name();
           asked = sub;
           deeper = true;
           break;
         }
     }
-    console.out << asked->help();
+    console.out << asked->help(before);
     return static_cast<int>(ExitCode::success);
   } catch (const CLI::ParseError& error) {
     const std::string unknown = unknown_word(app, arguments);

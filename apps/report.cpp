@@ -146,11 +146,9 @@ std::string report_html(const ReportInput& input) {
   out += section("Memory",
                  memory_chart(input.plan, input.cluster, measured.devices) + memory_legend());
   out += section("Events", events(input));
-  std::string reasons;
-  for (const std::string& line : explain(input.plan, input.cluster)) reasons += line + "\n";
   out += fmt::format(
       "<section><details><summary>Why this plan</summary><pre>{}</pre></details></section>\n",
-      escape_html(reasons));
+      escape_html(reasons_text(input.plan)));
   out += fmt::format(
       "<section><details><summary>Configuration</summary><pre>{}</pre></details></section>\n",
       escape_html(input.config));

@@ -248,32 +248,4 @@ Result<Plan> make_plan(const ModelSpec& model,
   return plan;
 }
 
-std::vector<std::string> explain(const Plan& plan, const ClusterSpec& cluster) {
-  std::vector<std::string> lines;
-  lines.push_back(fmt::format("schedule {}, {} microbatches of {} x {} tokens, predicted step {}",
-                              to_string(plan.schedule_kind), plan.shape.microbatch_count,
-                              plan.shape.microbatch_size, plan.shape.sequence_length,
-                              format_seconds(plan.predicted_step)));
-  for (std::size_t s = 0; s < plan.stages.size(); ++s)
-    lines.push_back(fmt::format("stage {}: layers {} on {}, {} in flight, {} deferred", s,
-                                layers_text(plan.stages[s].layers),
-                                cluster.devices[plan.stages[s].device.index()].name,
-                                plan.in_flight[s], plan.deferred[s]));
-  for (std::size_t d = 0; d < plan.memory.size(); ++d) {
-    const MemoryPlan& memory = plan.memory[d];
-    if (memory.total() == 0) continue;
-    const DeviceSpec& device = cluster.devices[d];
-    lines.push_back(fmt::format(
-        "memory of {}: weights {}, gradients {}, optimizer {}, activations {}, workspace {}, "
-        "transfer {}; total {} of {}, headroom {}",
-        device.name, format_bytes(memory.weights), format_bytes(memory.gradients),
-        format_bytes(memory.optimizer), format_bytes(memory.activations),
-        format_bytes(memory.workspace), format_bytes(memory.transfer), format_bytes(memory.total()),
-        format_bytes(device.memory),
-        format_bytes(device.memory - std::min(device.memory, memory.total()))));
-  }
-  lines.insert(lines.end(), plan.notes.begin(), plan.notes.end());
-  return lines;
-}
-
 }  // namespace troupe

@@ -68,7 +68,7 @@ struct Plan {
   std::vector<DeviceId> unused;          ///< devices that get nothing, with no error
   Seconds predicted_step = 0;
   Timeline timeline;               ///< predicted
-  std::vector<std::string> notes;  ///< reasons, for --explain
+  std::vector<std::string> notes;  ///< what binds the step, the search, the runner-up
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
@@ -86,10 +86,6 @@ std::vector<MemoryPlan> memory_of(const std::vector<StagePlan>& stages,
                                   const ClusterSpec& cluster,
                                   const ModelSpec& model,
                                   const ModelProfile& profile);
-
-/// The plan in words, one thought a line: stages, bytes of each device with headroom, what binds
-/// the step, the runner-up, unused devices.
-std::vector<std::string> explain(const Plan& plan, const ClusterSpec& cluster);
 
 /// plan.json. Device names stand beside their numbers for readers; everything of the plan comes
 /// back from `plan_from_json`.

@@ -52,8 +52,31 @@ TEST_CASE("every help page has examples") {
     CHECK(outcome.code == 0);
     CHECK(outcome.err.empty());
     CHECK(outcome.out.find("Examples:\n") != std::string::npos);
-    if (page.size() > 1) CHECK(outcome.out.find("troupe " + page[0]) != std::string::npos);
+    std::string usage = "Usage: troupe ";
+    for (std::size_t i = 0; i + 1 < page.size(); ++i) usage += page[i] + " ";
+    CHECK(outcome.out.find(usage) != std::string::npos);
   }
+}
+
+TEST_CASE("explain answers an unknown key as the parser does") {
+  const auto answer = call({"explain", "training.schedule"});
+  CHECK(answer.code == 2);
+  CHECK(answer.err == "error: there is no key \"training.schedule\"; " +
+                          suggestion_for("training", "schedule") + "\n");
+  CHECK(answer.err.find("[plan]") != std::string::npos);
+  CHECK(call({"explain", "trainin.microbatches"}).err.find("nearest: training.microbatches") !=
+        std::string::npos);
+}
+
+TEST_CASE("plan --explain gives reasons and terms, and repeats no table") {
+  const auto plain = call({"plan", "conf/demo.toml"});
+  const auto why = call({"plan", "conf/demo.toml", "--explain"});
+  REQUIRE(why.code == 0);
+  CHECK(why.out.rfind(plain.out, 0) == 0);
+  const std::string reasons = why.out.substr(plain.out.size());
+  for (const char* part : {"binding: ", "search: ", "runner-up: ", "in flight ", "headroom "})
+    CHECK(reasons.find(part) != std::string::npos);
+  CHECK(reasons.find("MiB") == std::string::npos);
 }
 
 TEST_CASE("every configuration that README and help pages show with its settings is legal") {
@@ -155,7 +178,7 @@ TEST_CASE("L146 explain knows every key and names the nearest of others") {
   CHECK(call({"explain", "run.steps"}).out.find("run.steps\n") == 0);
   const Outcome unknown = call({"explain", "run.stpes"});
   CHECK(unknown.code == 2);
-  CHECK(unknown.err == "error: there is no key \"run.stpes\"; nearest: run.steps\n");
+  CHECK(unknown.err == "error: there is no key \"run.stpes\"; did you mean \"steps\"?\n");
 }
 
 TEST_CASE("version as text and as JSON") {

@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -259,7 +260,7 @@ TEST_CASE("between processes tensors of any size arrive in the granted buffer") 
     CHECK(pair.inbox0.wait_for(LinkEvent::Kind::granted).key == key);
     CHECK(pair.inbox1.wait_for(LinkEvent::Kind::arrived).data == buffer.data());
     CHECK(pair.inbox0.wait_for(LinkEvent::Kind::delivered).key == key);
-    CHECK(std::memcmp(buffer.data(), data.data(), bytes) == 0);
+    CHECK(std::equal(data.begin(), data.end(), buffer.begin()));
     CHECK(buffer.back() == std::byte{0x5a});
   }
 }

@@ -161,14 +161,6 @@ TEST_CASE("L018 a block moves away from a device whose memory is nearly full of 
                                  [](const auto& s) { return s.device == DeviceId{0}; });
   CHECK(less->layers.size() < fast->layers.size());
   CHECK(tight.memory[0].total() <= cluster.devices[0].memory);
-  const auto lines = explain(tight, cluster);
-  const auto table = std::find_if(lines.begin(), lines.end(), [](const std::string& line) {
-    return line.rfind("memory of dev0: ", 0) == 0;
-  });
-  REQUIRE(table != lines.end());
-  for (const char* part :
-       {"weights", "gradients", "optimizer", "activations", "workspace", "transfer", "headroom"})
-    CHECK(table->find(part) != std::string::npos);
 }
 
 TEST_CASE("L020 each device is held to its own memory") {
