@@ -59,8 +59,28 @@ struct Target {
   bool add;               ///< to what is there, otherwise it is overwritten
 };
 
+/// Cache lines that later tiles will read and the processor does not foresee: `rows` runs of
+/// `length` bytes, `stride` bytes apart. Tiles ask for them one by one between their sums: many at
+/// once would wait for each other, and the sums for them.
+struct Ahead {
+  static constexpr std::uint64_t line = 64;
+  const char* at = nullptr;
+  std::uint64_t length = 0, stride = 0, rows = 0;
+  std::uint64_t offset = 0;  ///< within the row
+
+  HWY_INLINE void fetch() {
+    if (rows == 0) return;
+    __builtin_prefetch(at + offset, 0, 2);
+    offset += line;
+    if (offset < length) return;
+    offset = 0;
+    at += stride;
+    --rows;
+  }
+};
+
 template <std::uint64_t rows, std::uint64_t vectors, bool by_rows>
-void tile(std::uint64_t depth, Operand a, Operand rows_of_b, const Target& c) {
+void tile(std::uint64_t depth, Operand a, Operand rows_of_b, const Target& c, Ahead& ahead) {
   const Wide d;
   using V = hn::Vec<Wide>;
   V sums[rows][vectors];
@@ -85,7 +105,17 @@ void tile(std::uint64_t depth, Operand a, Operand rows_of_b, const Target& c) {
   };
   constexpr std::uint64_t unroll = 4;
   std::uint64_t k = 0;
+  const float* sum_of_c = c.data;
+  Ahead lines = ahead;
   for (; k + unroll <= depth; k += unroll) {
+    if constexpr (rows == tile_rows && vectors == tile_vectors) {
+      lines.fetch();
+      // The sums go there when they are done: a line of c each time.
+      if (const std::uint64_t i = k / unroll; i < rows * vectors) {
+        __builtin_prefetch(sum_of_c + i % vectors * lanes, 1, 3);
+        if (i % vectors == vectors - 1) sum_of_c += c.stride;
+      }
+    }
 #pragma GCC unroll 4
     for (std::uint64_t j = 0; j < unroll; ++j) step(by_rows ? at + j : at + j * a.stride);
     at += by_rows ? unroll : unroll * a.stride;
@@ -94,6 +124,7 @@ void tile(std::uint64_t depth, Operand a, Operand rows_of_b, const Target& c) {
     step(at);
     at += by_rows ? 1 : a.stride;
   }
+  ahead = lines;
 #pragma GCC unroll 16
   for (std::uint64_t i = 0; i < rows; ++i) {
 #pragma GCC unroll 4
@@ -111,7 +142,7 @@ void tile(std::uint64_t depth, Operand a, Operand rows_of_b, const Target& c) {
   }
 }
 
-using Tile = void (*)(std::uint64_t, Operand, Operand, const Target&);
+using Tile = void (*)(std::uint64_t, Operand, Operand, const Target&, Ahead&);
 using TileRows = std::array<Tile, tile_vectors>;
 template <std::uint64_t rows, bool by_rows, std::size_t... v>
 constexpr TileRows tiles_of_rows(std::index_sequence<v...>) {
@@ -267,26 +298,24 @@ rows_of_a(const Product& p, const T* a, std::uint64_t i, std::uint64_t rows, Pan
   }
 }
 
-/// Asks for what comes after the tile of rows at i, which the processor does not foresee: the rows
-/// of the next tile; of a transposed a, this tile's share of the next packed rows.
+/// What to ask for during the tiles of the rows at i: the rows of the next tile; of a transposed a
+/// that is packed, this tile's share of the next packed rows.
 template <class T>
-HWY_INLINE void fetch_ahead(const Product& p, const T* a, std::uint64_t i) {
-  constexpr std::uint64_t line = 64 / sizeof(T);
-  if (p.a_transposed) {
-    if (!packs_transposed<T>(p)) return;
-    const std::uint64_t tile = i % packed_rows / tile_rows;
-    const std::uint64_t next = i - i % packed_rows + packed_rows;
-    if (next >= p.m) return;
-    const std::uint64_t end = std::min(next + packed_rows, p.m);
-    for (std::uint64_t k = p.k * tile / packed_tiles; k < p.k * (tile + 1) / packed_tiles; ++k) {
-      for (std::uint64_t r = next; r < end; r += line) __builtin_prefetch(a + k * p.lda + r, 0, 2);
-    }
-  } else if (i + 2 * tile_rows <= p.m) {
-    a += (i + tile_rows) * p.lda;
-    for (std::uint64_t r = 0; r < tile_rows; ++r) {
-      for (std::uint64_t k = 0; k < p.k; k += line) __builtin_prefetch(a + r * p.lda + k, 0, 2);
-    }
+HWY_INLINE Ahead ahead_of(const Product& p, const T* a, std::uint64_t i) {
+  if (!p.a_transposed) {
+    const std::uint64_t next = i + tile_rows;
+    if (next >= p.m) return {};
+    return {reinterpret_cast<const char*>(a + next * p.lda), p.k * sizeof(T), p.lda * sizeof(T),
+            std::min(tile_rows, p.m - next)};
   }
+  if (!packs_transposed<T>(p)) return {};
+  const std::uint64_t within = i % packed_rows;
+  const std::uint64_t next = i - within + packed_rows;
+  if (next >= p.m) return {};
+  const std::uint64_t first = p.k * within / packed_rows;
+  const std::uint64_t last = p.k * (within + tile_rows) / packed_rows;
+  return {reinterpret_cast<const char*>(a + first * p.lda + next),
+          std::min(packed_rows, p.m - next) * sizeof(T), p.lda * sizeof(T), last - first};
 }
 
 /// p.n columns and p.k terms of b, one block deep.
@@ -343,18 +372,13 @@ void run_block(const Product& p,
   for (std::uint64_t i = 0; i < p.m; i += tile_rows) {
     const std::uint64_t rows = std::min(tile_rows, p.m - i);
     const Operand operand = rows_of_a(p, a, i, rows, panels);
-    fetch_ahead(p, a, i);
+    Ahead ahead = ahead_of(p, a, i);
     const TileRows& runs = tiles[p.a_transposed ? 0 : 1][rows - 1];
     for (std::uint64_t j = 0; j < p.n; j += tile_columns) {
       const std::uint64_t columns = std::min(tile_columns, p.n - j);
-      // The tile's sums go there when they are done.
-      for (std::uint64_t r = 0; r < rows; ++r) {
-        for (std::uint64_t v = 0; v < columns; v += lanes)
-          __builtin_prefetch(c + (i + r) * p.ldc + j + v, 1, 3);
-      }
       runs[(columns + lanes - 1) / lanes - 1](
           p.k, operand, {b.data + j * b.column, b.row},
-          {c + i * p.ldc + j, p.ldc, columns, bias == nullptr ? nullptr : bias + j, add});
+          {c + i * p.ldc + j, p.ldc, columns, bias == nullptr ? nullptr : bias + j, add}, ahead);
     }
     if (done != nullptr) p.rows_done(p.context, {i, rows, done->column, done->columns});
   }
