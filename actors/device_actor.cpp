@@ -373,6 +373,8 @@ void DeviceState::close_step() {
   finished_step.peak_bytes = use.peak;
   finished_step.allocations = use.allocations;
   finished_step.resent = resent;
+  before_passing_on(self);
+  before_sending(setup.run);
   self->send(setup.run, std::move(finished_step));
 }
 
@@ -385,6 +387,8 @@ void DeviceState::close_evaluation() {
   done.batch = batch;
   for (const auto& runner : setup.runners)
     for (const double loss : runner->losses()) done.losses.emplace_back(loss);
+  before_passing_on(self);
+  before_sending(setup.run);
   self->send(setup.run, std::move(done));
 }
 

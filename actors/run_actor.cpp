@@ -10,6 +10,7 @@
 
 #include "actors/errors.h"
 #include "actors/interfaces.h"
+#include "actors/mailbox_order.h"
 
 namespace troupe {
 namespace {
@@ -85,8 +86,12 @@ struct RunState {
   void broadcast(const M& message) {
     for (const DeviceHandle& device : setup->devices) heard[device.device] = Clock::now();
     const auto shared = caf::make_message(message);
-    for (const DeviceHandle& device : setup->devices)
-      self->send(caf::actor_cast<caf::actor>(device.actor), shared);
+    before_passing_on(self);
+    for (const DeviceHandle& device : setup->devices) {
+      const auto to = caf::actor_cast<caf::actor>(device.actor);
+      before_sending(to);
+      self->send(to, shared);
+    }
   }
   void tell(RunNews news) {
     news.epoch = plan().epoch;
