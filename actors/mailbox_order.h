@@ -1,7 +1,7 @@
 /// What a mailbox orders, told to the thread sanitizer: CAF comes compiled without it, so it sees
 /// no order between what a thread wrote before it sent a message and what follows from handling
-/// it. One device's tensors reach another device's thread in that way alone, and are done with in that way. In all other builds
-/// these are nothing.
+/// it. One device's tensors reach another device's thread in that way alone, and are given up for
+/// the next ones in that way. In all other builds these are nothing.
 #pragma once
 
 #include "actors/caf_facade.h"

@@ -4,6 +4,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/run_fixture.h"
+#include "tests/support/sanitizers.h"
 
 using namespace troupe;
 using namespace troupe::test;
@@ -79,7 +80,13 @@ RunSpec run_of(const MatrixPoint& p) {
 void check_matrix(bool all) {
   // One bare loop for all placements of a training configuration.
   std::map<std::string, Trace> references;
-  for (const MatrixPoint& point : matrix(all)) {
+  std::vector<MatrixPoint> points = matrix(all);
+  if (thread_sanitizer) {  // looks for races, not for bits: every seventh run has all factors
+    std::vector<MatrixPoint> some;
+    for (std::size_t i = 0; i < points.size(); i += 7) some.push_back(points[i]);
+    points = some;
+  }
+  for (const MatrixPoint& point : points) {
     INFO(text_of(point));
     const RunSpec spec = run_of(point);
     MatrixPoint training = point;
