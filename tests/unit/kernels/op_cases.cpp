@@ -145,6 +145,22 @@ void add_matmuls(std::vector<OpCase>& cases) {
       }
     }
   }
+  // A transposed a whose terms are far apart is packed.
+  for (const Shape s : {Shape{1, 1, 1}, Shape{49, 65, 33}, Shape{101, 70, 520}}) {
+    for (const DType type : {f32, bf16}) {
+      cases.push_back({fmt::format("matmul of a wide a, transposed, {} m={} n={} k={}",
+                                   type_name(type), s.m, s.n, s.k),
+                       1e-5, [=](Stream& stream, Buffers& b) {
+                         Matmul args;
+                         args.form = MatmulForm::tn;
+                         args.a = b.normal(type, {s.k, s.m}, 2048);
+                         args.b = b.normal(type, {s.k, s.n});
+                         args.out = b.zeros(f32, {s.m, s.n});
+                         matmul(stream, args);
+                         return Outcome{{args.out}, {}};
+                       }});
+    }
+  }
   using Kind = MatmulEpilogue::Kind;
   for (const DType type : {f32, bf16}) {
     for (const Kind kind : {Kind::gelu, Kind::gelu_gradient, Kind::add}) {

@@ -3,6 +3,7 @@
 
 #include "devices/compute_pool.h"
 #include "tests/support/catch.h"
+#include "tests/support/tiny_training.h"
 #include "tests/unit/kernels/op_cases.h"
 
 using namespace troupe;
@@ -79,4 +80,25 @@ TEST_CASE("matmul counts two flops for each multiply-add") {
   kernels::matmul(meta, args);
   CHECK(meta.count().matmul_flops == 2.0 * 3 * 5 * 7);
   CHECK(meta.count().bytes_moved == 4 * (3 * 5 + 5 * 7 + 3 * 7));
+}
+
+TEST_CASE("a transposed matrix has the same product wherever its rows lie") {
+  using namespace kernels;
+  OwnStream own(Stream::Body::fast, 2);
+  constexpr std::uint64_t m = 101, n = 70, k = 520;
+  std::vector<std::vector<std::byte>> products;
+  for (const std::uint64_t stride : {m, m + 11, std::uint64_t{2048}, std::uint64_t{3072}}) {
+    Buffers buffers(7, true);
+    Matmul args;
+    args.form = MatmulForm::tn;
+    const Tensor values = buffers.normal(DType::f32, {k, m});
+    args.b = buffers.normal(DType::f32, {k, n});
+    args.a = buffers.zeros(DType::f32, {k, m}, stride - m);
+    kernels::copy(own.stream, args.a, values);
+    args.out = buffers.zeros(DType::f32, {m, n});
+    matmul(own.stream, args);
+    products.push_back(bytes_of(args.out));
+    INFO("stride " << stride);
+    CHECK(products.back() == products.front());
+  }
 }
