@@ -107,6 +107,7 @@ struct RunActorSetup {
   /// Without any sign of progress for so long, the run fails and says who waits for what.
   Seconds patience = 30;
   std::vector<DeviceHandle> devices;
+  std::vector<std::string> device_names;  ///< by DeviceId
   std::vector<RunMember> members;
   caf::actor data;
   caf::actor observer;  ///< gets RunNews

@@ -15,9 +15,43 @@ std::string build_text() {
   return fmt::format("0.1.0 (protocol {})", protocol_version);
 }
 
+namespace {
+
+ClusterSpec cluster_of(const RunSpec& spec) {
+  ClusterSpec cluster = spec.cluster;
+  cluster.copy_between_devices |= spec.copy_between_devices;
+  return cluster;
+}
+
+Result<Plan> plan_on(const RunSpec& spec, const ClusterSpec& cluster) {
+  PlanOptions options = spec.plan;
+  options.shape = spec.shape;
+  return make_plan(spec.model, cluster, profile_model(spec.model, spec.shape), options);
+}
+
+/// What fits does not depend on how fast devices are: it is known before any is measured, which
+/// takes time, and memory beyond their caps.
+Status check_fits(const RunSpec& spec) {
+  ClusterSpec cluster = cluster_of(spec);
+  bool measures = false;
+  for (DeviceSpec& device : cluster.devices) {
+    if (device.kind != DeviceKind::cpu || !device.measured.empty()) continue;
+    measures = true;
+    for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
+      device.measured[kind] = {1e-3, 1e-3, 1e-3, 1e-3, 1e-3};
+  }
+  if (!measures) return {};
+  const auto plan = plan_on(spec, cluster);
+  if (!plan && plan.error().code == ErrorCode::does_not_fit) return plan.error();
+  return {};
+}
+
+}  // namespace
+
 Result<RunOutcome> run_training(const RunSpec& spec,
                                 const RunCallbacks& callbacks,
                                 const RunOptions& options) {
+  TROUPE_TRY(check_fits(spec));
   const bool remote = std::any_of(spec.cluster.nodes.begin(), spec.cluster.nodes.end(),
                                   [](const NodeSpec& node) { return node.own_process; });
   SystemConfig config(3, remote);
@@ -27,16 +61,13 @@ Result<RunOutcome> run_training(const RunSpec& spec,
 }
 
 Result<PlannedRun> plan_training(const RunSpec& spec) {
+  TROUPE_TRY(check_fits(spec));
   PlannedRun planned;
-  planned.cluster = spec.cluster;
-  planned.cluster.copy_between_devices |= spec.copy_between_devices;
+  planned.cluster = cluster_of(spec);
   const auto measured = measure_devices(spec, [](DeviceId) { return true; });
   if (!measured) return measured.error();
   for (const auto& [device, kinds] : *measured) planned.cluster.devices[device].measured = kinds;
-  PlanOptions options = spec.plan;
-  options.shape = spec.shape;
-  auto plan =
-      make_plan(spec.model, planned.cluster, profile_model(spec.model, spec.shape), options);
+  auto plan = plan_on(spec, planned.cluster);
   if (!plan) return plan.error();
   planned.plan = std::move(*plan);
   planned.plan.epoch = PlanEpoch{1};

@@ -26,8 +26,8 @@ struct RunEvent {
 
 /// What the caller is told, on the thread that called run_training. All are optional.
 struct RunCallbacks {
-  /// Before anything is allocated. `cluster`: with measured rates.
-  std::function<void(const Plan& plan, const ClusterSpec& cluster)> on_plan;
+  /// Before anything is allocated. `cluster`: with measured rates. An error ends the run.
+  std::function<Status(const Plan& plan, const ClusterSpec& cluster)> on_plan;
   std::function<void(const StepRow&)> on_step;
   std::function<void(const EvaluationRow&)> on_evaluation;
   std::function<void(const std::string& folder)> on_checkpoint;

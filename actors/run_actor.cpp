@@ -116,6 +116,7 @@ struct RunState {
   void played(const SpansPlayed& part);
   void watch();
   bool has_finished(DeviceId device) const;
+  std::string name_of(DeviceId device) const;
   std::string silent_devices() const;
   void fail(const Error& error);
   void end();
@@ -399,7 +400,16 @@ bool RunState::has_finished(DeviceId device) const {
   return phase == Phase::step ? finished.count(device) != 0 : evaluated.count(device) != 0;
 }
 
-/// Who no longer tells of itself, though it is not done: "d1 of node n1 (pid 7) is silent for 3 s".
+/// "t4 (d1)": as the configuration calls it, and as schedules do.
+std::string RunState::name_of(DeviceId device) const {
+  const auto& names = setup->device_names;
+  return device.index() < names.size()
+             ? fmt::format("{} (d{})", names[device.index()], device.value)
+             : fmt::format("d{}", device.value);
+}
+
+/// Who no longer tells of itself, though it is not done:
+/// "t4 (d1) of node n1 (pid 7) is silent for 3 s".
 std::string RunState::silent_devices() const {
   std::string text;
   if (phase != Phase::step && phase != Phase::evaluation) return text;
@@ -410,8 +420,8 @@ std::string RunState::silent_devices() const {
     std::string of = "a process that is not known";
     for (const RunMember& member : setup->members)
       if (member.agent.node() == device.actor.node()) of = member.name;
-    text += fmt::format("{}d{} of {} is silent for {:.1f} s", text.empty() ? "" : "; ",
-                        device.device.value, of, since(last->second));
+    text += fmt::format("{}{} of {} is silent for {:.1f} s", text.empty() ? "" : "; ",
+                        name_of(device.device), of, since(last->second));
   }
   return text;
 }
@@ -463,7 +473,7 @@ caf::behavior run_actor(ActorOf<RunState>* self) {
       [&state](const DeviceFailed& failed) {
         if (!state.setup || failed.epoch != state.plan().epoch) return;
         state.fail({static_cast<ErrorCode>(failed.code),
-                    fmt::format("device d{}, step {}: {}", failed.device.value, failed.step,
+                    fmt::format("device {}, step {}: {}", state.name_of(failed.device), failed.step,
                                 failed.text)});
       },
       [&state](const SpansPlayed& part) { state.played(part); },

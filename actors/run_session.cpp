@@ -226,7 +226,7 @@ Status RunSession::make_the_plan() {
   event("plan_made",
         fmt::format("stages={} schedule={} predicted_step={}", plan_->stages.size(),
                     to_string(plan_->schedule_kind), format_seconds(plan_->predicted_step)));
-  if (callbacks_.on_plan) callbacks_.on_plan(*plan_, spec_.cluster);
+  if (callbacks_.on_plan) return callbacks_.on_plan(*plan_, spec_.cluster);
   return {};
 }
 

@@ -40,6 +40,7 @@ Result<RunOutcome> RunSession::train() {
   for (const Span& span : plan_->timeline.spans) longest = std::max(longest, span.end - span.begin);
   setup->patience = std::max(spec_.request_timeout, 10 * longest);
   setup->devices = devices_;
+  for (const DeviceSpec& device : spec_.cluster.devices) setup->device_names.push_back(device.name);
   for (const Member& member : members_)
     setup->members.push_back({member.process, member.name, member.agent});
   setup->data = data_;

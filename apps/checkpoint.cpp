@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <ostream>
 
@@ -40,7 +41,10 @@ ExitCode list(const std::string& folder, bool verify, bool json, const Console& 
     console.out << "no checkpoints in " << folder << '\n';
   else
     console.out << table.to_text();
-  return ExitCode::success;
+  const bool damaged = std::any_of(found->begin(), found->end(), [](const ListedCheckpoint& entry) {
+    return entry.problem.has_value();
+  });
+  return verify && damaged ? ExitCode::failure : ExitCode::success;
 }
 
 ExitCode verify_one(const std::string& folder, const Console& console) {

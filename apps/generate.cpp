@@ -169,8 +169,19 @@ void add_generate(CLI::App& app, ChosenCommand& chosen) {
       ->check(CLI::Range(std::uint32_t{1}, std::uint32_t{1} << 24));
   command
       ->add_option("--temperature", arguments->spec.temperature, "0: the likeliest token (default)")
-      ->check(CLI::Range(0.0, 100.0));
-  command->add_option("--seed", arguments->spec.seed, "Of the draws at a temperature above 0 (0)");
+      ->check(CLI::Range(0.0, 100.0))
+      ->check([](const std::string& text) {  // which no range excludes
+        return text.find_first_of("nN") == std::string::npos ? "" : "is no number";
+      });
+  command->add_option("--seed", arguments->spec.seed, "Of the draws at a temperature above 0 (0)")
+      ->check([](const std::string& text) {  // the parser would take -1, and wrap around
+        std::uint64_t seed = 0;
+        const char* end = text.data() + text.size();
+        const auto parsed = std::from_chars(text.data(), end, seed);
+        return parsed.ec == std::errc{} && parsed.ptr == end
+                   ? ""
+                   : "is no whole number from 0 to 2^64 - 1";
+      });
   command->add_option("--threads", arguments->threads, "Compute threads (1)")
       ->check(CLI::Range(1U, 16U));
   command->add_option("--tokenizer", arguments->tokenizer_folder,

@@ -1,10 +1,15 @@
 #include "apps/run_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <bit>
+#include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <vector>
 
 namespace troupe {
@@ -94,8 +99,8 @@ Status RunFolder::check_unused(const fs::path& folder) {
   if (fs::exists(folder / "metrics.jsonl", failure) || fs::exists(folder / "config.toml", failure))
     return Error{
         ErrorCode::invalid_input,
-        fmt::format("{} holds a run already; go on with --resume, or take another name with "
-                    "--set run.name=NAME",
+        fmt::format("{} holds a run already; go on with --resume where it has a checkpoint, take "
+                    "another name with --set run.name=NAME, or remove it",
                     folder.string())};
   return {};
 }
@@ -106,6 +111,8 @@ Result<RunFolder> RunFolder::create(const fs::path& folder) {
   fs::create_directories(folder, failure);
   if (failure) return cannot("make", folder, failure.message());
   RunFolder run(folder);
+  TROUPE_TRY(run.lock());
+  TROUPE_TRY(check_unused(folder));  // by one that was faster
   TROUPE_TRY(run.open_logs());
   return run;
 }
@@ -117,6 +124,7 @@ Result<RunFolder> RunFolder::reopen(const fs::path& folder,
   fs::create_directories(folder, failure);
   if (failure) return cannot("make", folder, failure.message());
   RunFolder run(folder);
+  TROUPE_TRY(run.lock());
   std::string kept;
   {
     std::ifstream old(folder / "metrics.jsonl");
@@ -132,6 +140,25 @@ Result<RunFolder> RunFolder::reopen(const fs::path& folder,
   TROUPE_TRY(run.write("metrics.jsonl", kept));
   TROUPE_TRY(run.open_logs());
   return run;
+}
+
+Status RunFolder::lock() {
+  const fs::path path = path_ / ".lock";
+  // Node processes do not inherit it: the lock ends with this process, however that ends.
+  lock_.fd = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+  if (lock_.fd < 0) return cannot("open", path, std::generic_category().message(errno));
+  if (::flock(lock_.fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return cannot("lock", path, std::generic_category().message(errno));
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("{} belongs to a run that has not ended; wait for it, or take another "
+                             "name with --set run.name=NAME",
+                             path_.string())};
+  }
+  return {};
+}
+
+RunFolder::Lock::~Lock() {
+  if (fd >= 0) ::close(fd);
 }
 
 Status RunFolder::open_logs() {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/launch.h"
@@ -29,7 +30,8 @@ class RunFolder {
  public:
   /// Refuses a folder that holds a run; creates nothing.
   static Status check_unused(const std::filesystem::path& folder);
-  /// A new run: refuses a folder that holds one already. Makes the folder.
+  /// A new run: refuses a folder that holds one already. Makes the folder. It is this process's
+  /// alone until the object ends.
   static Result<RunFolder> create(const std::filesystem::path& folder);
   /// Goes on from `step`: rows of later steps leave metrics.jsonl, events are kept. `earlier`
   /// gets what the rows that stay say about loss and time.
@@ -47,8 +49,21 @@ class RunFolder {
 
  private:
   explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  /// Refuses a folder that another process writes to.
+  Status lock();
   Status open_logs();
+  struct Lock {
+    int fd = -1;
+    Lock() = default;
+    Lock(Lock&& other) noexcept : fd(std::exchange(other.fd, -1)) {}
+    Lock& operator=(Lock&& other) noexcept {
+      std::swap(fd, other.fd);
+      return *this;
+    }
+    ~Lock();
+  };
   std::filesystem::path path_;
+  Lock lock_;
   std::ofstream metrics_, events_;
 };
 

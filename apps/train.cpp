@@ -57,7 +57,7 @@ class Recorder {
   RunCallbacks callbacks() {
     RunCallbacks out;
     out.on_plan = [this](const Plan& plan, const ClusterSpec& cluster) {
-      note_plan(plan, cluster);
+      return note_plan(plan, cluster);
     };
     out.on_step = [this](const StepRow& row) {
       report_.steps.push_back(row);
@@ -92,15 +92,12 @@ class Recorder {
   const Status& disk() const { return disk_; }  ///< the first thing that could not be written
 
  private:
-  void note_plan(const Plan& plan, const ClusterSpec& cluster) {
+  Status note_plan(const Plan& plan, const ClusterSpec& cluster) {
     report_.plan = plan;
     report_.cluster = cluster;
     EarlierRows earlier;
     auto made = make_folder_(earlier);
-    if (!made) {
-      disk_ = made.error();
-      return;
-    }
+    TROUPE_TRY(made);
     report_.earlier = std::move(earlier.steps);
     report_.evaluations = std::move(earlier.evaluations);
     folder_.emplace(std::move(*made));
@@ -110,6 +107,7 @@ class Recorder {
     say(fmt::format("schedule {}, predicted step {}", to_string(plan.schedule_kind),
                     format_seconds(plan.predicted_step)));
     say(stage_table(plan, cluster).to_text());
+    return {};
   }
   void note_event(const RunEvent& event) {
     report_.events.push_back(event);
@@ -134,18 +132,47 @@ class Recorder {
   Status disk_;
 };
 
+/// Newer checkpoints that cannot be used are named, and the damaged ones among them renamed: the
+/// run will save those steps again.
+Status set_aside(const std::vector<ListedCheckpoint>& skipped,
+                 const fs::path& used,
+                 const Console& console) {
+  for (const ListedCheckpoint& entry : skipped) {
+    console.err << fmt::format("warning: {}; going on from {}\n", entry.problem->text,
+                               used.string());
+    if (entry.folder.filename().string().front() == '.') continue;  // an interrupted save
+    fs::path aside = entry.folder.string() + ".damaged";
+    std::error_code failure;
+    for (int n = 2; fs::exists(aside, failure); ++n)
+      aside = fmt::format("{}.damaged-{}", entry.folder.string(), n);
+    fs::rename(entry.folder, aside, failure);
+    if (failure)
+      return Error{ErrorCode::io, fmt::format("cannot rename {} to {}: {}", entry.folder.string(),
+                                              aside.string(), failure.message())};
+    console.err << fmt::format("warning: what is left of it is kept as {}\n", aside.string());
+  }
+  return {};
+}
+
 /// The checkpoint that --resume means, and its step.
 Result<std::pair<std::string, std::uint64_t>> checkpoint_to_resume(const TrainArguments& arguments,
-                                                                   const fs::path& folder) {
+                                                                   const fs::path& folder,
+                                                                   const Console& console) {
   std::string path = arguments.resume_from;
   if (path.empty()) {
     const auto latest = latest_complete(folder / "checkpoints");
     if (!latest) return latest.error();
     if (!latest->folder)
       return Error{ErrorCode::invalid_input,
-                   fmt::format("--resume: {} has no complete checkpoint; start without --resume",
-                               (folder / "checkpoints").string())};
+                   fmt::format("--resume: {} has no complete checkpoint{}; to begin again, take "
+                               "another name with --set run.name=NAME, or remove {}",
+                               (folder / "checkpoints").string(),
+                               latest->skipped.empty()
+                                   ? std::string{}
+                                   : fmt::format(" ({})", latest->skipped.front().problem->text),
+                               folder.string())};
     path = latest->folder->string();
+    TROUPE_TRY(set_aside(latest->skipped, path, console));
   }
   CheckpointOptions options;
   options.verify = false;  // the run reads it in full
@@ -237,8 +264,10 @@ ExitCode train(ConfigArguments config_arguments,
       return report_error(unused.error(), console);
     return run(*config, folder, 0, arguments, console);
   }
-  const auto from = checkpoint_to_resume(arguments, folder);
+  const auto from = checkpoint_to_resume(arguments, folder, console);
   if (!from) return report_error(from.error(), console);
+  if (!arguments.json && !arguments.quiet)
+    console.out << fmt::format("going on from {}, step {}\n", from->first, from->second);
   config_arguments.overrides.push_back("checkpoint.resume_from=" + from->first);
   config = load(config_arguments, console);
   if (!config) return report_error(config.error(), console);

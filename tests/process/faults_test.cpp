@@ -121,7 +121,7 @@ TEST_CASE("L118 a frozen node is named and the run ends soon after the deadline"
   INFO(played.error << "\nended after " << seconds << " s");
   const std::string name = name_of_node(events, "n1");
   CHECK(played.code == ErrorCode::timeout);
-  CHECK(played.error.find("d1 of " + name + " is silent for") != std::string::npos);
+  CHECK(played.error.find(" (d1) of " + name + " is silent for") != std::string::npos);
   CHECK(seconds >= 3);
   CHECK(seconds < 3 + 4);  // 1.5 s, and something for a busy machine
   for (const std::string node : {"n0", "n1"})

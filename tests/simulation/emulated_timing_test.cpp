@@ -3,6 +3,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/run_fixture.h"
+#include "tests/support/sanitizers.h"
 
 using namespace troupe;
 using namespace troupe::test;
@@ -41,6 +42,10 @@ void check_honest(const RunSpec& spec) {
 }  // namespace
 
 TEST_CASE("predicted step time is within 5 percent of the measured one") {
+  if (thread_sanitizer) {
+    WARN("skipped: under the thread sanitizer messages take longer than the modelled actions");
+    return;
+  }
   SECTION("two devices, gpipe") {
     check_honest(unlike_devices(2, ScheduleKind::gpipe, {1e-3, 1e8}));
   }

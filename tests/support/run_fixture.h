@@ -179,7 +179,10 @@ struct PlayedRun {
 
 inline PlayedRun play(const RunSpec& spec, RunOptions options, RunCallbacks callbacks = {}) {
   PlayedRun run;
-  callbacks.on_plan = [&](const Plan& plan, const ClusterSpec&) { run.plan = plan; };
+  callbacks.on_plan = [&](const Plan& plan, const ClusterSpec&) -> Status {
+    run.plan = plan;
+    return {};
+  };
   callbacks.on_step = [&, inner = callbacks.on_step](const StepRow& row) {
     run.rows.push_back(row);
     run.trace.loss_bits.push_back(row.loss_bits);

@@ -49,6 +49,21 @@ TEST_CASE("a folder that holds a run is not used again") {
   CHECK(again.error().text.find("--resume") != std::string::npos);
 }
 
+TEST_CASE("a folder is one run's at a time") {
+  const TemporaryFolder temporary;
+  EarlierRows earlier;
+  {
+    const auto first = RunFolder::create(temporary.path);
+    REQUIRE(first.ok());
+    CHECK(first->write("config.toml", "x").ok());
+    const auto second = RunFolder::reopen(temporary.path, 0, earlier);
+    REQUIRE_FALSE(second.ok());
+    CHECK(second.error().code == ErrorCode::invalid_input);
+    CHECK(second.error().text.find("belongs to a run that has not ended") != std::string::npos);
+  }
+  CHECK(RunFolder::reopen(temporary.path, 0, earlier).ok());
+}
+
 TEST_CASE("a resumed run drops the rows of steps that are done again") {
   const TemporaryFolder temporary;
   {

@@ -132,6 +132,88 @@ TEST_CASE("a plan that does not fit is refused with exit code 3, and nothing is 
   CHECK(call(arguments).code == 3);
 }
 
+TEST_CASE("a model far beyond the caps is refused before any device is measured") {
+  const TemporaryFolder temporary;
+  auto arguments = train(temporary.path, "huge", 2);
+  arguments.insert(arguments.end(), {"--set", "model.width=1048576"});
+  const Outcome outcome = call(arguments);  // measured, it would need terabytes
+  INFO(outcome.err);
+  CHECK(outcome.code == 3);
+  CHECK(outcome.err.find("cpu0 needs ") != std::string::npos);
+  CHECK_FALSE(fs::exists(temporary.path / "huge"));
+}
+
+TEST_CASE(
+    "a damaged newest checkpoint is named and kept, and the run goes on from the one before") {
+  const TemporaryFolder temporary;
+  const fs::path run = temporary.path / "run";
+  REQUIRE(call(train(temporary.path, "whole", 6)).code == 0);
+  auto arguments = train(temporary.path, "run", 4);
+  arguments.insert(arguments.end(), {"--set", "checkpoint.every_steps=2"});
+  REQUIRE(call(arguments).code == 0);
+  const fs::path newest = run / "checkpoints" / "step-00000004";
+  fs::path shard;
+  for (const auto& file : fs::directory_iterator(newest))
+    if (file.path().extension() == ".safetensors") shard = file.path();
+  {
+    std::fstream bytes(shard, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekg(-1, std::ios::end);
+    const char last = static_cast<char>(bytes.get());
+    bytes.seekp(-1, std::ios::end);
+    bytes.put(static_cast<char>(last ^ 1));
+  }
+  CHECK(call({"checkpoint", "ls", run.string()}).code == 0);
+  CHECK(call({"checkpoint", "ls", run.string(), "--verify"}).code == 1);
+
+  arguments = train(temporary.path, "run", 6);
+  arguments.emplace_back("--resume");
+  const Outcome resumed = call(arguments);
+  INFO(resumed.err);
+  CHECK(resumed.code == 0);
+  for (const std::string& part :
+       {shard.string(), "going on from " + (run / "checkpoints" / "step-00000002").string(),
+        newest.string() + ".damaged"})
+    CHECK(resumed.err.find(part) != std::string::npos);
+  CHECK(fs::exists(newest.string() + ".damaged/" + shard.filename().string()));
+  CHECK(bits_of(run) == bits_of(temporary.path / "whole"));
+}
+
+TEST_CASE("a run that saved nothing is no dead end") {
+  const TemporaryFolder temporary;
+  const fs::path run = temporary.path / "run";
+  REQUIRE(call(train(temporary.path, "run", 2)).code == 0);
+  fs::remove_all(run / "checkpoints");
+  auto arguments = train(temporary.path, "run", 2);
+  Outcome refused = call(arguments);
+  CHECK(refused.code == 2);
+  CHECK(refused.err.find("or remove it") != std::string::npos);
+  arguments.emplace_back("--resume");
+  refused = call(arguments);
+  CHECK(refused.code == 2);
+  CHECK(refused.err.find("has no complete checkpoint; to begin again, take another name") !=
+        std::string::npos);
+  CHECK(refused.err.find("remove " + run.string()) != std::string::npos);
+}
+
+TEST_CASE("generate takes no number for a seed or a temperature that is none") {
+  for (const char* temperature : {"nan", "-nan", "inf", "-1", "101", "warm"}) {
+    INFO(temperature);
+    const auto refused = call({"generate", "x", "--prompt", "a", "--temperature", temperature});
+    CHECK(refused.code == 2);
+    CHECK(refused.err.find("--temperature") != std::string::npos);
+  }
+  for (const char* seed : {"-1", "18446744073709551616", "1.5", "x"}) {
+    INFO(seed);
+    const auto refused = call({"generate", "x", "--prompt", "a", "--seed", seed});
+    CHECK(refused.code == 2);
+    CHECK(refused.err.find("--seed") != std::string::npos);
+  }
+  // These are seeds; the folder is what is wrong.
+  for (const char* seed : {"0", "18446744073709551615"})
+    CHECK(call({"generate", "x", "--prompt", "a", "--seed", seed}).err.find("seed") ==
+          std::string::npos);
+}
+
 TEST_CASE("data show prints the tokens of a step, the same ones each time") {
   const TemporaryFolder temporary;
   const std::vector<std::string> arguments{
