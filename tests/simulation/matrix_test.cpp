@@ -142,6 +142,7 @@ TEST_CASE("every tensor's gradient through the actors is the bare step loop's") 
   const bool llama = GENERATE(false, true);
   const bool tied = GENERATE(false, true);
   const bool bf16 = GENERATE(false, true);
+  if (thread_sanitizer && (llama != tied || tied != bf16)) return;  // 8 of 32: see check_matrix
   const MatrixPoint point{schedule, 3, 3, llama, tied, bf16, tied != bf16, bf16};
   INFO(text_of(point));
   RunSpec spec = run_of(point);
