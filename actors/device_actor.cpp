@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "actors/device_program.h"
+#include "actors/errors.h"
 #include "actors/interfaces.h"
 #include "actors/mailbox_order.h"
 #include "planner/prerequisites.h"
@@ -180,8 +181,8 @@ void DeviceState::need_tokens(NeedTokens need,
           },
           [this, key = key_step](const caf::error& error) {
             if (program == nullptr || key != key_step) return;
-            fail({ErrorCode::timeout,
-                  fmt::format("no tokens for step {}: {}", step, self->system().render(error))});
+            fail({ErrorCode::timeout, fmt::format("no tokens for step {}: {}", step,
+                                                  from_caf(error, self->system()).text)});
           });
 }
 

@@ -23,12 +23,17 @@ Error from_caf(const caf::error& error, const caf::actor_system& system) {
       text = error.context().get_as<std::string>(0);
     return {known ? static_cast<ErrorCode>(code) : ErrorCode::internal, std::move(text)};
   }
+  // What users meet in words of their own; the rest as CAF writes it.
+  if (error == caf::exit_reason::remote_link_unreachable)
+    return {ErrorCode::peer_lost, "the connection to its process was lost"};
+  if (error == caf::sec::cannot_connect_to_node)
+    return {ErrorCode::peer_lost, "nobody answers there"};
+  if (error == caf::sec::cannot_open_port)
+    return {ErrorCode::io, "the port cannot be opened; another program may have it"};
   ErrorCode code = ErrorCode::internal;
   if (error == caf::sec::request_timeout || error == caf::sec::connection_timeout)
     code = ErrorCode::timeout;
-  if (error == caf::sec::request_receiver_down || error == caf::sec::cannot_connect_to_node ||
-      error == caf::exit_reason::remote_link_unreachable)
-    code = ErrorCode::peer_lost;
+  if (error == caf::sec::request_receiver_down) code = ErrorCode::peer_lost;
   return {code, system.render(error)};
 }
 

@@ -36,7 +36,7 @@ Result<caf::actor> find_door(caf::actor_system& system,
             [&](const caf::node_id&, caf::strong_actor_ptr& handle, const std::set<std::string>&) {
               if (handle) door = caf::actor_cast<caf::actor>(handle);
             },
-            [&](caf::error& error) { why = system.render(error); });
+            [&](caf::error& error) { why = from_caf(error, system).text; });
     if (door) return door;
     std::this_thread::sleep_for(retry_pause);
   }

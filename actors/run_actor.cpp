@@ -452,7 +452,7 @@ caf::behavior run_actor(ActorOf<RunState>* self) {
     if (found == state.members.end()) return;
     state.fail(
         {ErrorCode::peer_lost, fmt::format("{} was lost in step {}: {}", found->second, state.step,
-                                           state.self->system().render(down.reason))});
+                                           from_caf(down.reason, state.self->system()).text)});
   });
   return {
       [&state](const StartRun& order) { state.start(order); },

@@ -121,8 +121,9 @@ Status RunSession::open_door(const std::vector<std::string>& awaited) {
   const auto port =
       system_.middleman().publish(door_, spec_.listen_port, spec_.listen_host.c_str());
   if (!port)
-    return Error{ErrorCode::io, fmt::format("cannot listen on {}:{}: {}", spec_.listen_host,
-                                            spec_.listen_port, system_.render(port.error()))};
+    return Error{ErrorCode::io,
+                 fmt::format("cannot listen on {}:{}: {}", spec_.listen_host, spec_.listen_port,
+                             from_caf(port.error(), system_).text)};
   door_port_ = *port;
   event("listening", fmt::format("{}:{}", spec_.listen_host, door_port_));
   return {};

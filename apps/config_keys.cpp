@@ -50,7 +50,7 @@ constexpr ConfigKey keys[] = {
     {"model", "family", choice, has_default, "\"gpt2\"", 0, 0, "gpt2|llama",
      "gpt2: LayerNorm, GELU, learned positions. llama: RMSNorm, SwiGLU, rotary positions, grouped "
      "heads."},
-    {"model", "blocks", integer, required, "6", 1, 100000, "", "Transformer blocks."},
+    {"model", "blocks", integer, required, "6", 1, 10000, "", "Transformer blocks."},
     {"model", "width", integer, required, "128", 1, 1048576, "",
      "Width of the residual stream; a multiple of heads."},
     {"model", "heads", integer, required, "4", 1, 65536, "", "Attention heads."},

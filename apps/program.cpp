@@ -122,7 +122,13 @@ int run_program(const std::vector<std::string>& arguments, const Console& consol
     return static_cast<int>(ExitCode::usage);
   }
   EXPECTS(chosen.body != nullptr);  // a subcommand is required, and each sets it
-  return static_cast<int>(chosen.body(console));
+  const ExitCode code = chosen.body(console);
+  console.out.flush();
+  if (!console.out && code == ExitCode::success) {
+    console.err << "error: the output cannot be written; the disk may be full\n";
+    return static_cast<int>(ExitCode::failure);
+  }
+  return static_cast<int>(code);
 }
 
 }  // namespace troupe

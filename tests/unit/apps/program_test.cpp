@@ -181,6 +181,13 @@ TEST_CASE("L146 explain knows every key and names the nearest of others") {
   CHECK(unknown.err == "error: there is no key \"run.stpes\"; did you mean \"steps\"?\n");
 }
 
+TEST_CASE("output that cannot be written is a failure") {
+  std::ofstream full("/dev/full");
+  std::ostringstream err;
+  CHECK(run_program({"version"}, {full, err, false}) == 1);
+  CHECK(err.str() == "error: the output cannot be written; the disk may be full\n");
+}
+
 TEST_CASE("version as text and as JSON") {
   CHECK(call({"version"}).out.find("troupe ") == 0);
   const auto json = nlohmann::json::parse(call({"version", "--json"}).out);

@@ -106,6 +106,9 @@ TEST_CASE("a run leaves its folder behind, and a resumed one the same bits") {
   CHECK(listed[0]["step"] == 6);
   const std::string checkpoint = listed[0]["folder"];
   CHECK(call({"checkpoint", "verify", checkpoint}).code == 0);
+  const Outcome folder = call({"generate", run.string(), "--prompt", "It was"});
+  CHECK(folder.code == 2);
+  CHECK(folder.err.find("its newest checkpoint is " + checkpoint) != std::string::npos);
   const Outcome text =
       call({"generate", checkpoint, "--prompt", "It was", "--max-new-tokens", "5"});
   CHECK(text.code == 0);
