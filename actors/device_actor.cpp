@@ -190,7 +190,7 @@ void DeviceState::need_tokens(NeedTokens need,
 std::string DeviceState::mismatch(const Tokens& tokens) const {
   if (tokens.epoch != setup.plan->epoch || tokens.step != step)
     return fmt::format("those of step {} of plan {} came", tokens.step, tokens.epoch.value);
-  if (!tokens.batch) return evaluating ? "" : "none came";
+  if (!tokens.batch) return "none came";  // not asked for beyond the end of a validation text
   const TokenBatch& came = *tokens.batch;
   if (!evaluating && (came.step != step || came.microbatches.size() != microbatches()))
     return fmt::format("{} microbatches of step {} came, {} were needed", came.microbatches.size(),

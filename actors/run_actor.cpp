@@ -280,7 +280,12 @@ void RunState::begin_evaluation(std::uint32_t index) {
               begin.sequences += one.sequences;
             broadcast(begin);
           },
-          [this](const caf::error& error) { fail(from_caf(error, self->system())); });
+          [this, index](const caf::error& error) {
+            Error cause = from_caf(error, self->system());
+            cause.text = fmt::format("tokens of validation batch {} after step {}: {}", index, step,
+                                     cause.text);
+            fail(cause);
+          });
 }
 
 void RunState::evaluation_finished(const EvaluationFinished& done) {

@@ -8,6 +8,7 @@
 
 #include "actors/checkpoint/checkpoint.h"
 #include "actors/checkpoint/checkpoint_write.h"
+#include "actors/errors.h"
 #include "actors/run_session_ask.h"
 #include "actors/shard_text.h"
 #include "actors/watchdog.h"
@@ -74,8 +75,17 @@ Result<RunOutcome> RunSession::train() {
   RunOutcome outcome;
   outcome.steps_done = first_step_ - 1;
   bool stopping = false;
+  self_->monitor(run_);  // an actor that a fault ended sends no news
   while (!ended_) {
     self_->receive([&](const RunNews& news) { hear(news, outcome); },
+                   [&](const caf::down_msg& down) {
+                     if (down.source != run_.address() || ended_) return;
+                     ended_ = true;
+                     failure_ = std::make_shared<const Error>(Error{
+                         ErrorCode::internal,
+                         fmt::format("the run's own actor ended after step {}: {}",
+                                     outcome.steps_done, from_caf(down.reason, system_).text)});
+                   },
                    caf::after(look_interval) >> [] {});
     if (!stopping && callbacks_.should_stop && callbacks_.should_stop()) {
       stopping = true;
@@ -83,6 +93,7 @@ Result<RunOutcome> RunSession::train() {
       self_->send(run_, StopRun{plan_->epoch, 0});
     }
   }
+  self_->demonitor(run_);
   if (failure_) return *failure_;
   compare_with_plan();
   event("run_ended", fmt::format("steps={} stopped={}", outcome.steps_done, outcome.stopped));

@@ -180,6 +180,8 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   EXPECTS(same_matrix(args.out, args.q) && same_matrix(args.dout, args.q));
   EXPECTS(same_matrix(args.dq, args.q) && same_matrix(args.dk, args.k));
   EXPECTS(same_matrix(args.dv, args.k));
+  EXPECTS(args.lse.dense() && args.lse.dtype == DType::f32);
+  EXPECTS(args.lse.elements() == std::uint64_t{s.sequences} * s.heads * s.length);
   EXPECTS(args.workspace.bytes() >= attention_workspace(s, args.q.dtype, true));
   const double triangle = triangle_flops(s);
   const OpCost cost{5 * triangle, triangle / (2.0 * s.head_width) * 8,

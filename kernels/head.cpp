@@ -73,6 +73,7 @@ double naive_loss(const HeadLoss& args, const HeadLossBackward* backward) {
       for (std::uint64_t i = 0; i < args.x.columns(); ++i) store(dx[i], 0.0f);
       continue;
     }
+    EXPECTS(static_cast<std::uint64_t>(target) < args.table.rows());
     naive_logits<T>(args.x, args.table, row, logits);
     const double logit = logits[static_cast<std::size_t>(target)];
     total += softmax(logits) - logit;
