@@ -181,6 +181,34 @@ Result<std::pair<std::string, std::uint64_t>> checkpoint_to_resume(const TrainAr
   return std::pair{path, opened->run().step};
 }
 
+/// What decides which tokens a step trains on, against the configuration of the checkpoint's run
+/// where it lies in one: a resumed run may have other data, but not without a word.
+void warn_of_other_data(const std::string& checkpoint, const RunSpec& now, const Console& console) {
+  std::error_code failure;
+  const fs::path run = fs::absolute(checkpoint, failure).lexically_normal() / ".." / "..";
+  const fs::path path = (run / "config.toml").lexically_normal();
+  if (!fs::is_regular_file(path, failure)) return;
+  ConfigOptions options;
+  options.look_at_files = false;
+  const auto loaded = load_config(path.string(), options);
+  if (!loaded) return;  // of another version
+  const RunSpec& then = loaded->spec;
+  std::string keys;
+  const auto compare = [&keys](const char* key, const auto& a, const auto& b) {
+    if (a != b) keys += (keys.empty() ? "" : ", ") + std::string(key);
+  };
+  compare("data.files", then.data.files, now.data.files);
+  compare("data.format", then.data.format, now.data.format);
+  compare("data.tokenizer", then.data.tokenizer, now.data.tokenizer);
+  compare("data.validation_fraction", then.data.validation_fraction, now.data.validation_fraction);
+  compare("training.sequence_length", then.shape.sequence_length, now.shape.sequence_length);
+  compare("training.compute", then.shape.compute, now.shape.compute);
+  if (!keys.empty())
+    console.err << fmt::format(
+        "warning: not as in {}: {}; from here on the run is not the one that was saved\n",
+        path.string(), keys);
+}
+
 double unigram_loss_of(const RunSpec& spec) {
   const auto data = Dataset::open(spec.data, spec.shape, spec.model.vocabulary, spec.seed);
   return data && data->validation_tokens() > 0 ? data->unigram_entropy() : 0.0;
@@ -271,6 +299,7 @@ ExitCode train(ConfigArguments config_arguments,
   config_arguments.overrides.push_back("checkpoint.resume_from=" + from->first);
   config = load(config_arguments, console);
   if (!config) return report_error(config.error(), console);
+  warn_of_other_data(from->first, config->spec, console);
   return run(*config, folder, from->second, arguments, console);
 }
 

@@ -181,6 +181,25 @@ TEST_CASE(
   CHECK(bits_of(run) == bits_of(temporary.path / "whole"));
 }
 
+TEST_CASE("a run that goes on with other data says so") {
+  const TemporaryFolder temporary;
+  REQUIRE(call(train(temporary.path, "run", 2)).code == 0);
+  auto arguments = train(temporary.path, "run", 3);
+  arguments.emplace_back("--resume");
+  const Outcome same = call(arguments);
+  INFO(same.err);
+  CHECK(same.code == 0);
+  CHECK(same.err.find("warning") == std::string::npos);
+  arguments = train(temporary.path, "run", 4);
+  arguments.insert(arguments.end(), {"--set", "data.validation_fraction=0.3", "--set",
+                                     "training.compute=bf16", "--resume"});
+  const Outcome other = call(arguments);
+  INFO(other.err);
+  CHECK(other.code == 0);
+  CHECK(other.err.find("config.toml: data.validation_fraction, training.compute;") !=
+        std::string::npos);
+}
+
 TEST_CASE("a run that saved nothing is no dead end") {
   const TemporaryFolder temporary;
   const fs::path run = temporary.path / "run";
