@@ -4,6 +4,7 @@
 #include <caf/io/all.hpp>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "actors/checkpoint/checkpoint.h"
@@ -170,6 +171,8 @@ void RunSession::close() {
     while (reply.wait_for(look_interval) != std::future_status::ready) {
     }
   asked.clear();
+  std::set<std::string> told;  // nodes that know that they shall leave
+  for (const Member& member : members_) told.insert(member.nodes.begin(), member.nodes.end());
   members_.clear();
   local_ = nullptr;
   devices_.clear();
@@ -185,7 +188,8 @@ void RunSession::close() {
   }
   // One deadline for all of them.
   const Seconds until = monotonic_seconds() + (failed ? 0.5 : 5.0);
-  for (NodeProcess& child : children_) (void)child.wait(std::max(0.0, until - monotonic_seconds()));
+  for (NodeProcess& child : children_)
+    if (told.count(child.node()) != 0) (void)child.wait(std::max(0.0, until - monotonic_seconds()));
   children_.clear();  // kills what is left
 }
 

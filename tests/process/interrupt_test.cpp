@@ -98,3 +98,15 @@ TEST_CASE("L124 kill -9 of the launcher: no process of the run is alive after 5 
   CHECK(run.program.wait(5));
   CHECK(within(5, [&] { return run.nobody_left(); }));
 }
+
+TEST_CASE("Ctrl-C while nodes start ends them at once") {
+  const TemporaryFolder folder;
+  NodeProcess program = EndlessRun::start(folder);
+  std::vector<pid_t> nodes;
+  REQUIRE(within(20, [&] { return !(nodes = children_of(program.pid())).empty(); }));
+  kill(program.pid(), SIGINT);
+  INFO(program.last_lines());
+  // Far less than what nodes get to leave that have joined.
+  CHECK(program.wait(4));
+  for (const pid_t pid : nodes) CHECK(within(2, [pid] { return !running(pid); }));
+}
