@@ -85,6 +85,13 @@ struct DeviceState {
   void close();
   void close_step();
   void close_evaluation();
+  /// Tells the run, whose next order lets others reuse what this device has read.
+  template <class M>
+  void close_with(M message) {
+    before_passing_on(self);
+    before_sending(setup.run);
+    self->send(setup.run, std::move(message));
+  }
 };
 
 void DeviceState::fail(const Error& error) {
@@ -374,9 +381,7 @@ void DeviceState::close_step() {
   finished_step.peak_bytes = use.peak;
   finished_step.allocations = use.allocations;
   finished_step.resent = resent;
-  before_passing_on(self);
-  before_sending(setup.run);
-  self->send(setup.run, std::move(finished_step));
+  close_with(std::move(finished_step));
 }
 
 void DeviceState::close_evaluation() {
@@ -388,9 +393,7 @@ void DeviceState::close_evaluation() {
   done.batch = batch;
   for (const auto& runner : setup.runners)
     for (const double loss : runner->losses()) done.losses.emplace_back(loss);
-  before_passing_on(self);
-  before_sending(setup.run);
-  self->send(setup.run, std::move(done));
+  close_with(std::move(done));
 }
 
 caf::behavior device_actor(ActorOf<DeviceState>* self, DeviceActorSetup setup) {

@@ -50,16 +50,12 @@ Result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
 Result<std::unique_ptr<Tokenizer>> tokenizer_for(const GenerateArguments& arguments,
                                                  const ModelSpec& model) {
   DataSpec data;
-  std::error_code failure;
-  const fs::path run = fs::absolute(arguments.checkpoint, failure).lexically_normal() / ".." / "..";
-  const fs::path config = (run / "config.toml").lexically_normal();
+  const auto config = config_of_run(arguments.checkpoint);
   if (!arguments.tokenizer_folder.empty()) {
     data.tokenizer = TokenizerKind::gpt2;
     data.tokenizer_folder = arguments.tokenizer_folder;
-  } else if (fs::is_regular_file(config, failure)) {
-    ConfigOptions options;
-    options.look_at_files = false;
-    auto loaded = load_config(config.string(), options);
+  } else if (config) {
+    auto loaded = load_config(*config, {.overrides = {}, .look_at_files = false});
     if (!loaded) return loaded.error();
     data = loaded->spec.data;
   } else if (model.vocabulary != 256) {

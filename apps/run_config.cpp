@@ -105,6 +105,14 @@ ConfigOutcome parse_config(std::string_view text,
   return outcome;
 }
 
+std::optional<std::string> config_of_run(const std::string& checkpoint) {
+  std::error_code failure;
+  const fs::path run = fs::absolute(checkpoint, failure).lexically_normal() / ".." / "..";
+  const fs::path config = (run / "config.toml").lexically_normal();
+  if (!fs::is_regular_file(config, failure)) return std::nullopt;
+  return config.string();
+}
+
 Result<LoadedConfig> load_config(const std::string& path, const ConfigOptions& options) {
   const auto text = read_small_file(path);
   if (!text) return text.error();

@@ -39,6 +39,9 @@ ConfigOutcome parse_config(std::string_view text,
 /// line per problem.
 Result<LoadedConfig> load_config(const std::string& path, const ConfigOptions& options = {});
 
+/// The resolved configuration of the run that a checkpoint lies in; none where it lies in no run.
+std::optional<std::string> config_of_run(const std::string& checkpoint);
+
 /// Problems as text, one a line.
 std::string to_text(const std::vector<ConfigProblem>& problems);
 

@@ -184,13 +184,9 @@ Result<std::pair<std::string, std::uint64_t>> checkpoint_to_resume(const TrainAr
 /// What decides which tokens a step trains on, against the configuration of the checkpoint's run
 /// where it lies in one: a resumed run may have other data, but not without a word.
 void warn_of_other_data(const std::string& checkpoint, const RunSpec& now, const Console& console) {
-  std::error_code failure;
-  const fs::path run = fs::absolute(checkpoint, failure).lexically_normal() / ".." / "..";
-  const fs::path path = (run / "config.toml").lexically_normal();
-  if (!fs::is_regular_file(path, failure)) return;
-  ConfigOptions options;
-  options.look_at_files = false;
-  const auto loaded = load_config(path.string(), options);
+  const auto path = config_of_run(checkpoint);
+  if (!path) return;
+  const auto loaded = load_config(*path, {.overrides = {}, .look_at_files = false});
   if (!loaded) return;  // of another version
   const RunSpec& then = loaded->spec;
   std::string keys;
@@ -205,8 +201,8 @@ void warn_of_other_data(const std::string& checkpoint, const RunSpec& now, const
   compare("training.compute", then.shape.compute, now.shape.compute);
   if (!keys.empty())
     console.err << fmt::format(
-        "warning: not as in {}: {}; from here on the run is not the one that was saved\n",
-        path.string(), keys);
+        "warning: not as in {}: {}; from here on the run is not the one that was saved\n", *path,
+        keys);
 }
 
 double unigram_loss_of(const RunSpec& spec) {

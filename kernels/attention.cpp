@@ -149,22 +149,23 @@ double triangle_flops(const AttentionShape& s) {
   return 2.0 * s.sequences * s.heads * (t * (t + 1) / 2) * s.head_width;
 }
 
-void check_shape(const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v) {
+void check_shape(
+    const AttentionShape& s, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lse) {
   EXPECTS(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && is_float(q));
   const std::uint64_t rows = std::uint64_t{s.sequences} * s.length;
   EXPECTS(q.rows() == rows && q.columns() == std::uint64_t{s.heads} * s.head_width);
   EXPECTS(k.rows() == rows && k.columns() == std::uint64_t{s.kv_heads} * s.head_width);
   EXPECTS(same_matrix(k, v) && k.dtype == q.dtype);
+  EXPECTS(lse.dense() && lse.dtype == DType::f32);
+  EXPECTS(lse.elements() == std::uint64_t{s.sequences} * s.heads * s.length);
 }
 
 }  // namespace
 
 void attention_forward(Stream& stream, const AttentionForward& args) {
   const AttentionShape& s = args.shape;
-  check_shape(s, args.q, args.k, args.v);
+  check_shape(s, args.q, args.k, args.v, args.lse);
   EXPECTS(same_matrix(args.out, args.q));
-  EXPECTS(args.lse.dense() && args.lse.dtype == DType::f32);
-  EXPECTS(args.lse.elements() == std::uint64_t{s.sequences} * s.heads * s.length);
   EXPECTS(args.workspace.bytes() >= attention_workspace(s, args.q.dtype, false));
   const double triangle = triangle_flops(s);
   const OpCost cost{2 * triangle, triangle / (2.0 * s.head_width) * 6,
@@ -176,12 +177,10 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {
   const AttentionShape& s = args.shape;
-  check_shape(s, args.q, args.k, args.v);
+  check_shape(s, args.q, args.k, args.v, args.lse);
   EXPECTS(same_matrix(args.out, args.q) && same_matrix(args.dout, args.q));
   EXPECTS(same_matrix(args.dq, args.q) && same_matrix(args.dk, args.k));
   EXPECTS(same_matrix(args.dv, args.k));
-  EXPECTS(args.lse.dense() && args.lse.dtype == DType::f32);
-  EXPECTS(args.lse.elements() == std::uint64_t{s.sequences} * s.heads * s.length);
   EXPECTS(args.workspace.bytes() >= attention_workspace(s, args.q.dtype, true));
   const double triangle = triangle_flops(s);
   const OpCost cost{5 * triangle, triangle / (2.0 * s.head_width) * 8,

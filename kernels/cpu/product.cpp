@@ -514,10 +514,7 @@ void multiply(const Product& p, const void* a, const void* b, void* c, const flo
   EXPECTS(p.k > 0);
   if (p.in == DType::f32 || !has_bf16_products()) return multiply_packed(p, a, b, c, bias);
   EXPECTS(p.column_sums == nullptr);
-  Product shape = p;  // what is prepared for it serves any caller
-  shape.rows_done = nullptr;
-  shape.context = nullptr;
-  multiply_by_library(shape, a, b, c, bias);
+  multiply_by_library(p, a, b, c, bias);
   if (p.rows_done != nullptr) p.rows_done(p.context, {0, p.m, 0, p.n});
 }
 

@@ -80,13 +80,10 @@ RunSpec run_of(const MatrixPoint& p) {
 void check_matrix(bool all) {
   // One bare loop for all placements of a training configuration.
   std::map<std::string, Trace> references;
-  std::vector<MatrixPoint> points = matrix(all);
-  if (thread_sanitizer) {  // looks for races, not for bits: every seventh run has all factors
-    std::vector<MatrixPoint> some;
-    for (std::size_t i = 0; i < points.size(); i += 7) some.push_back(points[i]);
-    points = some;
-  }
-  for (const MatrixPoint& point : points) {
+  const std::vector<MatrixPoint> points = matrix(all);
+  // The thread sanitizer looks for races, not for bits: every seventh run has all factors.
+  for (std::size_t i = 0; i < points.size(); i += thread_sanitizer ? 7 : 1) {
+    const MatrixPoint& point = points[i];
     INFO(text_of(point));
     const RunSpec spec = run_of(point);
     MatrixPoint training = point;

@@ -68,6 +68,22 @@ TEST_CASE("explain answers an unknown key as the parser does") {
         std::string::npos);
 }
 
+TEST_CASE("L018 plan shows each device's bytes by category, and its headroom") {
+  const auto plan = call({"plan", "conf/demo.toml"});
+  REQUIRE(plan.code == 0);
+  std::istringstream lines(plan.out);
+  std::string head, row;
+  while (std::getline(lines, head) && head.rfind("device ", 0) != 0) {
+  }
+  for (const char* part :
+       {"weights", "gradients", "optimizer", "activations", "workspace", "transfer", "headroom"})
+    CHECK(head.find(part) != std::string::npos);
+  for (const char* device : {"v100", "rtx3090", "t4"}) {
+    REQUIRE(std::getline(lines, row));
+    CHECK(row.rfind(device, 0) == 0);
+  }
+}
+
 TEST_CASE("plan --explain gives reasons and terms, and repeats no table") {
   const auto plain = call({"plan", "conf/demo.toml"});
   const auto why = call({"plan", "conf/demo.toml", "--explain"});

@@ -1,22 +1,14 @@
 #include "apps/run_folder.h"
 
-#include <unistd.h>
-
 #include <iterator>
 
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 namespace troupe {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A folder of its own, gone afterwards.
-struct TemporaryFolder {
-  fs::path path = fs::temp_directory_path() / ("troupe_run_folder_" + std::to_string(getpid()));
-  TemporaryFolder() { fs::remove_all(path); }
-  ~TemporaryFolder() { fs::remove_all(path); }
-};
 
 std::string read(const fs::path& path) {
   std::ifstream file(path);
@@ -35,7 +27,7 @@ std::string line_of(std::uint64_t step) {
 
 TEST_CASE("a folder that holds a run is not used again") {
   const TemporaryFolder temporary;
-  const fs::path folder = temporary.path / "deep" / "run";
+  const fs::path folder = temporary.path() / "deep" / "run";
   CHECK(RunFolder::check_unused(folder).ok());
   CHECK_FALSE(fs::exists(folder));
   {
@@ -53,46 +45,46 @@ TEST_CASE("a folder is one run's at a time") {
   const TemporaryFolder temporary;
   EarlierRows earlier;
   {
-    const auto first = RunFolder::create(temporary.path);
+    const auto first = RunFolder::create(temporary.path());
     REQUIRE(first.ok());
     CHECK(first->write("config.toml", "x").ok());
-    const auto second = RunFolder::reopen(temporary.path, 0, earlier);
+    const auto second = RunFolder::reopen(temporary.path(), 0, earlier);
     REQUIRE_FALSE(second.ok());
     CHECK(second.error().code == ErrorCode::invalid_input);
     CHECK(second.error().text.find("belongs to a run that has not ended") != std::string::npos);
   }
-  CHECK(RunFolder::reopen(temporary.path, 0, earlier).ok());
+  CHECK(RunFolder::reopen(temporary.path(), 0, earlier).ok());
 }
 
 TEST_CASE("a resumed run drops the rows of steps that are done again") {
   const TemporaryFolder temporary;
   {
-    auto run = RunFolder::create(temporary.path);
+    auto run = RunFolder::create(temporary.path());
     REQUIRE(run.ok());
     for (std::uint64_t step = 1; step <= 4; ++step) CHECK(run->add_metrics(line_of(step)).ok());
     CHECK(run->add_metrics("{\"step\": 3, \"lo").ok());  // cut off by a crash
     CHECK(run->add_event("{}").ok());
   }
   EarlierRows earlier;
-  auto run = RunFolder::reopen(temporary.path, 2, earlier);
+  auto run = RunFolder::reopen(temporary.path(), 2, earlier);
   REQUIRE(run.ok());
   REQUIRE(earlier.evaluations.size() == 2);
   CHECK(earlier.evaluations[1].step == 2);
   CHECK(earlier.evaluations[1].loss == 0.5);
   CHECK(run->add_metrics(line_of(3)).ok());
-  CHECK(read(temporary.path / "metrics.jsonl") ==
+  CHECK(read(temporary.path() / "metrics.jsonl") ==
         line_of(1) + "\n" + line_of(2) + "\n" + line_of(3) + "\n");
-  CHECK(read(temporary.path / "events.jsonl") == "{}\n");
+  CHECK(read(temporary.path() / "events.jsonl") == "{}\n");
 }
 
 TEST_CASE("files are replaced whole") {
   const TemporaryFolder temporary;
-  auto run = RunFolder::create(temporary.path);
+  auto run = RunFolder::create(temporary.path());
   REQUIRE(run.ok());
   CHECK(run->write("plan.json", "one").ok());
   CHECK(run->write("plan.json", "two").ok());
-  CHECK(read(temporary.path / "plan.json") == "two");
-  CHECK_FALSE(fs::exists(temporary.path / ".plan.json.part"));
+  CHECK(read(temporary.path() / "plan.json") == "two");
+  CHECK_FALSE(fs::exists(temporary.path() / ".plan.json.part"));
   CHECK_FALSE(run->write("no/such/folder", "x").ok());
 }
 

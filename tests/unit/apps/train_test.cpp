@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +8,7 @@
 #include "apps/program.h"
 #include "apps/run_config.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 namespace troupe {
 namespace {
@@ -27,13 +26,6 @@ Outcome call(const std::vector<std::string>& arguments) {
   const int code = run_program(arguments, {out, err, false});
   return {code, out.str(), err.str()};
 }
-
-/// A folder of its own, gone afterwards.
-struct TemporaryFolder {
-  fs::path path = fs::temp_directory_path() / ("troupe_train_" + std::to_string(getpid()));
-  TemporaryFolder() { fs::remove_all(path); }
-  ~TemporaryFolder() { fs::remove_all(path); }
-};
 
 std::vector<std::string> lines_of(const fs::path& path) {
   std::ifstream file(path);
@@ -72,10 +64,10 @@ std::vector<std::string> train(const fs::path& folder, const std::string& name, 
 
 TEST_CASE("a run leaves its folder behind, and a resumed one the same bits") {
   const TemporaryFolder temporary;
-  const Outcome whole = call(train(temporary.path, "whole", 6));
+  const Outcome whole = call(train(temporary.path(), "whole", 6));
   INFO(whole.err);
   REQUIRE(whole.code == 0);
-  const fs::path run = temporary.path / "whole";
+  const fs::path run = temporary.path() / "whole";
   for (const char* file :
        {"config.toml", "plan.json", "metrics.jsonl", "events.jsonl", "trace.json", "report.html"}) {
     INFO(file);
@@ -86,18 +78,18 @@ TEST_CASE("a run leaves its folder behind, and a resumed one the same bits") {
   CHECK(nlohmann::json::parse(std::ifstream(run / "trace.json")).is_object());
 
   // The same under another plan, in two parts.
-  auto part = train(temporary.path, "parts", 3);
+  auto part = train(temporary.path(), "parts", 3);
   REQUIRE(call(part).code == 0);
-  part = train(temporary.path, "parts", 6);
+  part = train(temporary.path(), "parts", 6);
   for (const char* more : {"--set", "plan.plan=pinned", "--set", "plan.cuts=[2]", "--resume"})
     part.emplace_back(more);
   const Outcome resumed = call(part);
   INFO(resumed.err);
   REQUIRE(resumed.code == 0);
-  CHECK(bits_of(temporary.path / "parts") == bits_of(run));
+  CHECK(bits_of(temporary.path() / "parts") == bits_of(run));
 
   // Who has a folder already is not overwritten.
-  const Outcome again = call(train(temporary.path, "whole", 6));
+  const Outcome again = call(train(temporary.path(), "whole", 6));
   CHECK(again.code == 2);
   CHECK(again.err.find("holds a run already") != std::string::npos);
 
@@ -121,7 +113,7 @@ TEST_CASE("a run leaves its folder behind, and a resumed one the same bits") {
 
 TEST_CASE("a plan that does not fit is refused with exit code 3, and nothing is created") {
   const TemporaryFolder temporary;
-  auto arguments = train(temporary.path, "large", 2);
+  auto arguments = train(temporary.path(), "large", 2);
   for (const char* more :
        {"--set", "node.0.device.0.memory=20 KiB", "--set", "node.0.device.1.memory=20 KiB"})
     arguments.emplace_back(more);
@@ -129,7 +121,7 @@ TEST_CASE("a plan that does not fit is refused with exit code 3, and nothing is 
   INFO(outcome.err);
   CHECK(outcome.code == 3);
   CHECK(outcome.err.find("does not fit") != std::string::npos);
-  CHECK_FALSE(fs::exists(temporary.path / "large"));
+  CHECK_FALSE(fs::exists(temporary.path() / "large"));
   arguments[0] = "plan";
   arguments.erase(arguments.begin() + 2);  // --quiet
   CHECK(call(arguments).code == 3);
@@ -137,21 +129,21 @@ TEST_CASE("a plan that does not fit is refused with exit code 3, and nothing is 
 
 TEST_CASE("a model far beyond the caps is refused before any device is measured") {
   const TemporaryFolder temporary;
-  auto arguments = train(temporary.path, "huge", 2);
+  auto arguments = train(temporary.path(), "huge", 2);
   arguments.insert(arguments.end(), {"--set", "model.width=1048576"});
   const Outcome outcome = call(arguments);  // measured, it would need terabytes
   INFO(outcome.err);
   CHECK(outcome.code == 3);
   CHECK(outcome.err.find("cpu0 needs ") != std::string::npos);
-  CHECK_FALSE(fs::exists(temporary.path / "huge"));
+  CHECK_FALSE(fs::exists(temporary.path() / "huge"));
 }
 
 TEST_CASE(
     "a damaged newest checkpoint is named and kept, and the run goes on from the one before") {
   const TemporaryFolder temporary;
-  const fs::path run = temporary.path / "run";
-  REQUIRE(call(train(temporary.path, "whole", 6)).code == 0);
-  auto arguments = train(temporary.path, "run", 4);
+  const fs::path run = temporary.path() / "run";
+  REQUIRE(call(train(temporary.path(), "whole", 6)).code == 0);
+  auto arguments = train(temporary.path(), "run", 4);
   arguments.insert(arguments.end(), {"--set", "checkpoint.every_steps=2"});
   REQUIRE(call(arguments).code == 0);
   const fs::path newest = run / "checkpoints" / "step-00000004";
@@ -168,7 +160,7 @@ TEST_CASE(
   CHECK(call({"checkpoint", "ls", run.string()}).code == 0);
   CHECK(call({"checkpoint", "ls", run.string(), "--verify"}).code == 1);
 
-  arguments = train(temporary.path, "run", 6);
+  arguments = train(temporary.path(), "run", 6);
   arguments.emplace_back("--resume");
   const Outcome resumed = call(arguments);
   INFO(resumed.err);
@@ -178,19 +170,19 @@ TEST_CASE(
         newest.string() + ".damaged"})
     CHECK(resumed.err.find(part) != std::string::npos);
   CHECK(fs::exists(newest.string() + ".damaged/" + shard.filename().string()));
-  CHECK(bits_of(run) == bits_of(temporary.path / "whole"));
+  CHECK(bits_of(run) == bits_of(temporary.path() / "whole"));
 }
 
 TEST_CASE("a run that goes on with other data says so") {
   const TemporaryFolder temporary;
-  REQUIRE(call(train(temporary.path, "run", 2)).code == 0);
-  auto arguments = train(temporary.path, "run", 3);
+  REQUIRE(call(train(temporary.path(), "run", 2)).code == 0);
+  auto arguments = train(temporary.path(), "run", 3);
   arguments.emplace_back("--resume");
   const Outcome same = call(arguments);
   INFO(same.err);
   CHECK(same.code == 0);
   CHECK(same.err.find("warning") == std::string::npos);
-  arguments = train(temporary.path, "run", 4);
+  arguments = train(temporary.path(), "run", 4);
   arguments.insert(arguments.end(), {"--set", "data.validation_fraction=0.3", "--set",
                                      "training.compute=bf16", "--resume"});
   const Outcome other = call(arguments);
@@ -202,10 +194,10 @@ TEST_CASE("a run that goes on with other data says so") {
 
 TEST_CASE("a run that saved nothing is no dead end") {
   const TemporaryFolder temporary;
-  const fs::path run = temporary.path / "run";
-  REQUIRE(call(train(temporary.path, "run", 2)).code == 0);
+  const fs::path run = temporary.path() / "run";
+  REQUIRE(call(train(temporary.path(), "run", 2)).code == 0);
   fs::remove_all(run / "checkpoints");
-  auto arguments = train(temporary.path, "run", 2);
+  auto arguments = train(temporary.path(), "run", 2);
   Outcome refused = call(arguments);
   CHECK(refused.code == 2);
   CHECK(refused.err.find("or remove it") != std::string::npos);
@@ -240,7 +232,7 @@ TEST_CASE("data show prints the tokens of a step, the same ones each time") {
   const TemporaryFolder temporary;
   const std::vector<std::string> arguments{
       "data",   "show",  "tests/golden/config/good/smallest.toml", "--step", "3",
-      "--json", "--set", "run.folder=" + temporary.path.string()};
+      "--json", "--set", "run.folder=" + temporary.path().string()};
   const Outcome first = call(arguments);
   INFO(first.err);
   REQUIRE(first.code == 0);
