@@ -73,14 +73,23 @@ struct PlannedRun {
 /// The plan alone: measures CPU devices here, whatever node they belong to; starts nothing.
 Result<PlannedRun> plan_training(const RunSpec& spec);
 
+/// While no run answers yet. Both may be empty.
+struct JoinCallbacks {
+  /// After the first second, once. `why`: how the last attempt failed.
+  std::function<void(const std::string& why)> on_waiting;
+  std::function<bool()> should_stop;  ///< asked between attempts
+};
+
 /// A node process: joins the run at host:port as the node `name`, serves it, returns when the run
-/// has ended. Error protocol: the run speaks another version; peer_lost: the run went away.
+/// has ended. Error timeout: no run answered; cancelled: `should_stop` said so; protocol: the run
+/// speaks another version; peer_lost: the run went away.
 Status run_node(const std::string& host,
                 std::uint16_t port,
                 const std::string& name,
-                Seconds join_timeout = 30);
+                Seconds join_timeout = 30,
+                const JoinCallbacks& callbacks = {});
 
-/// "0.1.0 (protocol 1)": must be equal on both ends.
+/// "0.1.0 (protocol 2)": must be equal on both ends.
 std::string build_text();
 
 }  // namespace troupe

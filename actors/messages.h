@@ -22,7 +22,7 @@
 namespace troupe {
 
 /// Both ends of a connection must speak this version.
-inline constexpr std::uint32_t protocol_version = 1;
+inline constexpr std::uint32_t protocol_version = 2;
 inline constexpr std::size_t control_message_limit = 64 * 1024;
 inline constexpr std::size_t document_part_bytes = 32 * 1024;
 inline constexpr std::size_t list_part_count = 1024;  ///< entries of a list in one message
@@ -121,8 +121,9 @@ struct PlanAdopted {
   std::uint64_t step = 0;
   std::uint32_t process = 0;
   std::uint16_t link_port = 0;
-  std::vector<DeviceHandle> devices;  ///< those that hold a stage
-  auto fields() { return std::tie(epoch, step, process, link_port, devices); }
+  std::uint64_t data_fingerprint = 0;  ///< of the data that this process reads
+  std::vector<DeviceHandle> devices;   ///< those that hold a stage
+  auto fields() { return std::tie(epoch, step, process, link_port, data_fingerprint, devices); }
 };
 
 struct PeerAddress {

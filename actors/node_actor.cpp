@@ -32,6 +32,7 @@ struct Adopted {
   std::vector<std::shared_ptr<StageRunner>> runners;
   std::shared_ptr<LinkHub> hub;
   std::unique_ptr<ZmqLink> remote;
+  std::uint64_t data_fingerprint = 0;
   caf::actor data, trace, storage;
   std::vector<caf::actor> stage_actors;
   std::map<DeviceId, caf::actor> device_actors;
@@ -201,6 +202,7 @@ Status NodeState::make_actors(const AdoptPlan& order) {
     if (!opened) return opened.error();
     source = std::move(*opened);
   }
+  now->data_fingerprint = source->fingerprint();
   now->data = spawn_data_actor(system, std::move(source));
   now->trace = spawn_trace_actor(system, order.run);
   now->storage =
@@ -252,7 +254,7 @@ Result<PlanAdopted> NodeState::adopt(const AdoptPlan& order) {
   now->hub->set_epoch(order.epoch);
   TROUPE_TRY(open_devices());
   TROUPE_TRY(make_stages());
-  PlanAdopted adopted{order.epoch, order.step, process, 0, {}};
+  PlanAdopted adopted{order.epoch, order.step, process, 0, 0, {}};
   if (order.remote_links) {
     auto remote = ZmqLink::open(*now->hub, process, order.link_host, setup.link);
     if (!remote) return remote.error();
@@ -261,6 +263,7 @@ Result<PlanAdopted> NodeState::adopt(const AdoptPlan& order) {
     adopted.link_port = now->remote->port();
   }
   TROUPE_TRY(make_actors(order));
+  adopted.data_fingerprint = now->data_fingerprint;
   for (const auto& [device, actor] : now->device_actors) adopted.devices.push_back({device, actor});
   return adopted;
 }

@@ -19,6 +19,7 @@ namespace {
 
 constexpr auto try_timeout = std::chrono::seconds{3};
 constexpr auto retry_pause = std::chrono::milliseconds{100};
+constexpr auto patience = std::chrono::seconds{1};  ///< before somebody is told of the wait
 constexpr Seconds leave_timeout = 30;
 
 /// Connects with a deadline, again and again: the run may be starting.
@@ -26,10 +27,20 @@ Result<caf::actor> find_door(caf::actor_system& system,
                              caf::scoped_actor& self,
                              const std::string& host,
                              std::uint16_t port,
-                             Seconds timeout) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout);
-  std::string why;
+                             Seconds timeout,
+                             const JoinCallbacks& callbacks) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto until = begin + std::chrono::duration<double>(timeout);
+  bool told = !callbacks.on_waiting;
+  std::string why = "it publishes nothing";
   while (std::chrono::steady_clock::now() < until) {
+    if (callbacks.should_stop && callbacks.should_stop())
+      return Error{ErrorCode::cancelled,
+                   fmt::format("stopped before a run answered at {}:{}", host, port)};
+    if (!told && std::chrono::steady_clock::now() - begin > patience) {
+      callbacks.on_waiting(why);
+      told = true;
+    }
     caf::actor door;
     self->request(system.middleman().actor_handle(), try_timeout, caf::connect_atom_v, host, port)
         .receive(
@@ -41,8 +52,7 @@ Result<caf::actor> find_door(caf::actor_system& system,
     std::this_thread::sleep_for(retry_pause);
   }
   return Error{ErrorCode::timeout,
-               fmt::format("no run answers at {}:{} after {:.0f} s: {}", host, port, timeout,
-                           why.empty() ? "it publishes nothing" : why)};
+               fmt::format("no run answers at {}:{} after {:.0f} s: {}", host, port, timeout, why)};
 }
 
 }  // namespace
@@ -50,7 +60,8 @@ Result<caf::actor> find_door(caf::actor_system& system,
 Status run_node(const std::string& host,
                 std::uint16_t port,
                 const std::string& name,
-                Seconds join_timeout) {
+                Seconds join_timeout,
+                const JoinCallbacks& callbacks) {
   if (!is_loopback(host))
     return Error{ErrorCode::invalid_input,
                  fmt::format("\"{}\" is not a loopback address; without keys Troupe joins runs on "
@@ -59,7 +70,8 @@ Status run_node(const std::string& host,
   SystemConfig config(3, true);
   caf::actor_system system(config);
   caf::scoped_actor self{system};
-  auto door = find_door(system, self, host == "localhost" ? "127.0.0.1" : host, port, join_timeout);
+  auto door = find_door(system, self, host == "localhost" ? "127.0.0.1" : host, port, join_timeout,
+                        callbacks);
   if (!door) return door.error();
   NodeActorSetup setup;
   setup.nodes = {name};

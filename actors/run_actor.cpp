@@ -147,6 +147,7 @@ void RunState::next() {
 void RunState::begin_step() {
   ++step;
   phase = Phase::tokens;
+  began = Clock::now();  // slow data is slow training
   stages_with_norm.clear();
   norms.clear();
   hashes.clear();
@@ -156,7 +157,6 @@ void RunState::begin_step() {
       .then(
           [this, of = step](const Tokens& tokens) {
             if (phase != Phase::tokens || of != step) return;
-            began = Clock::now();
             phase = Phase::step;
             trained_tokens = tokens.batch->trained_tokens();
             BeginStep begin;

@@ -260,6 +260,11 @@ Status RunSession::adopt() {
   for (std::size_t i = 0; i < asked.size(); ++i) {
     auto adopted = wait(members_[i], asked[i]);
     if (!adopted) return adopted.error();
+    if (adopted->data_fingerprint != tokens_->fingerprint())
+      return Error{ErrorCode::invalid_input,
+                   fmt::format("{} reads other data than the run: {} or the tokenizer's files have "
+                               "another content there",
+                               members_[i].name, fmt::join(spec_.data.files, ", "))};
     PeerAddress peer;
     peer.process = members_[i].process;
     peer.node = members_[i].name;
@@ -309,6 +314,7 @@ Status RunSession::read_resume() {
                              record.step, spec_.steps)};
   first_step_ = record.step + 1;
   adam_steps_ = record.adam_step;
+  resumed_data_ = record.data_fingerprint;
   return {};
 }
 
@@ -328,6 +334,10 @@ Result<RunOutcome> RunSession::run() {
     if (!opened) return opened.error();
     tokens_ = std::move(*opened);
   }
+  if (resumed_data_ != 0 && resumed_data_ != tokens_->fingerprint())
+    event("data_changed",
+          fmt::format("{} was trained on other data than {} hold now", spec_.checkpoint.resume_from,
+                      fmt::join(spec_.data.files, ", ")));
   const auto trained = [this]() -> Result<RunOutcome> {
     TROUPE_TRY(open_nodes());
     TROUPE_TRY(measure());

@@ -77,6 +77,7 @@ class RunSession {
   std::vector<DeviceHandle> devices_;
   std::uint64_t first_step_ = 1;
   std::uint64_t adam_steps_ = 0;
+  std::uint64_t resumed_data_ = 0;  ///< fingerprint of the checkpoint's data; 0: none
   bool ended_ = false;
   bool closing_ = false;
   std::shared_ptr<const Error> failure_;

@@ -54,18 +54,24 @@ Result<RunOutcome> RunSession::train() {
     if (!folder) return folder.error();
     return folder->string();
   };
-  setup->seal_checkpoint = [spec = spec_, parent = options_.checkpoint_folder](
-                               const std::string& folder, std::uint64_t step,
-                               std::uint64_t adam_steps,
-                               const std::vector<std::string>& shards) -> Result<std::string> {
+  setup->seal_checkpoint =
+      [spec = spec_, parent = options_.checkpoint_folder, data = tokens_->fingerprint()](
+          const std::string& folder, std::uint64_t step, std::uint64_t adam_steps,
+          const std::vector<std::string>& shards) -> Result<std::string> {
     std::vector<FileRecord> records;
     for (const std::string& text : shards) {
       auto record = parse_shard_text(text);
       if (!record) return record.error();
       records.push_back(std::move(*record));
     }
-    RunRecord record{spec.model,        step, spec.seed, step * spec.shape.batch_size, adam_steps,
-                     step - adam_steps, true};
+    RunRecord record;
+    record.model = spec.model;
+    record.step = step;
+    record.seed = spec.seed;
+    record.data_position = step * spec.shape.batch_size;
+    record.data_fingerprint = data;
+    record.adam_step = adam_steps;
+    record.skipped_steps = step - adam_steps;
     auto sealed = commit_checkpoint(folder, record, records);
     if (!sealed) return sealed.error();
     if (auto pruned = prune_checkpoints(parent, std::max(spec.checkpoint.keep, 1U)); !pruned)

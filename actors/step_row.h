@@ -26,8 +26,8 @@ struct StepRow {
   std::uint64_t loss_bits = 0;           ///< of a double
   std::uint64_t gradient_norm_bits = 0;  ///< of a double
   double learning_rate = 0;
-  std::uint64_t tokens = 0;  ///< trained in this step
-  Seconds seconds = 0;
+  std::uint64_t tokens = 0;        ///< trained in this step
+  Seconds seconds = 0;             ///< from asking for its tokens until every device was done
   std::vector<DeviceRow> devices;  ///< those that hold a stage
   std::uint64_t state_hash = 0;
   bool has_state_hash = false;

@@ -13,6 +13,7 @@ class FileTokens final : public TokenSource {
   std::vector<TokenBatch> validation_batches() override {
     return dataset_.validation_batches(count_);
   }
+  std::uint64_t fingerprint() const override { return dataset_.fingerprint(); }
 
  private:
   Dataset dataset_;

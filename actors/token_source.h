@@ -18,6 +18,8 @@ class TokenSource {
   virtual TokenBatch batch_for_step(std::uint64_t step) = 0;
   /// The fixed validation batches.
   virtual std::vector<TokenBatch> validation_batches() = 0;
+  /// Equal where all batches are, for the same seed and batch size (Dataset::fingerprint).
+  virtual std::uint64_t fingerprint() const = 0;
 };
 
 /// The token files that the run names.

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 volatile std::sig_atomic_t interrupts = 0;
 
-/// The first Ctrl-C ends the run after its step, the second ends the process at once.
+/// The first Ctrl-C, or SIGTERM, ends the run after its step, the second ends the process at once.
 extern "C" void note_training_interrupt(int) {
   interrupts = interrupts + 1;
   if (interrupts > 1) _exit(130);
@@ -115,6 +115,9 @@ class Recorder {
       for (const NodeId node : report_.spec.joining_nodes)
         progress_.note(fmt::format("waiting for: troupe node --join {} --name {}", event.text,
                                    report_.spec.cluster.nodes.at(node.index()).name));
+    if (event.kind == "data_changed")
+      progress_.note(fmt::format("warning: {}; from here on the run is not the one that was saved",
+                                 event.text));
     if (folder_) keep(folder_->add_event(event_line(event)));
   }
   void say(const std::string& text) {
@@ -181,9 +184,12 @@ Result<std::pair<std::string, std::uint64_t>> checkpoint_to_resume(const TrainAr
   return std::pair{path, opened->run().step};
 }
 
-/// What decides which tokens a step trains on, against the configuration of the checkpoint's run
-/// where it lies in one: a resumed run may have other data, but not without a word.
-void warn_of_other_data(const std::string& checkpoint, const RunSpec& now, const Console& console) {
+/// Settings that decide a step's tokens and arithmetic, against the configuration of the
+/// checkpoint's run where it lies in one: a resumed run may have others, but not without a word.
+/// The content of data files is compared when they are open (the event data_changed).
+void warn_of_other_settings(const std::string& checkpoint,
+                            const RunSpec& now,
+                            const Console& console) {
   const auto path = config_of_run(checkpoint);
   if (!path) return;
   const auto loaded = load_config(*path, {.overrides = {}, .look_at_files = false});
@@ -193,7 +199,6 @@ void warn_of_other_data(const std::string& checkpoint, const RunSpec& now, const
   const auto compare = [&keys](const char* key, const auto& a, const auto& b) {
     if (a != b) keys += (keys.empty() ? "" : ", ") + std::string(key);
   };
-  compare("data.files", then.data.files, now.data.files);
   compare("data.format", then.data.format, now.data.format);
   compare("data.tokenizer", then.data.tokenizer, now.data.tokenizer);
   compare("data.validation_fraction", then.data.validation_fraction, now.data.validation_fraction);
@@ -264,9 +269,9 @@ ExitCode run(const LoadedConfig& config,
                             : RunFolder::create(folder);
   };
   Recorder recorder(make_folder, config, options.trace_step, console, arguments.quiet);
-  std::signal(SIGINT, note_training_interrupt);
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, note_training_interrupt);
   const auto outcome = run_training(config.spec, recorder.callbacks(), options);
-  std::signal(SIGINT, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
   if (recorder.planned()) recorder.finish(unigram_loss_of(config.spec));
   if (!recorder.disk()) {
     report_error(recorder.disk().error(), console);
@@ -295,7 +300,7 @@ ExitCode train(ConfigArguments config_arguments,
   config_arguments.overrides.push_back("checkpoint.resume_from=" + from->first);
   config = load(config_arguments, console);
   if (!config) return report_error(config.error(), console);
-  warn_of_other_data(from->first, config->spec, console);
+  warn_of_other_settings(from->first, config->spec, console);
   return run(*config, folder, from->second, arguments, console);
 }
 
@@ -317,7 +322,8 @@ void add_train(CLI::App& app, ChosenCommand& chosen) {
       "  troupe train conf/demo.toml\n"
       "  troupe train conf/demo.toml --set run.name=tour --set run.steps=100\n"
       "  troupe train conf/demo.toml --resume\n"
-      "\nCtrl-C finishes the step and saves a checkpoint; a second one leaves at once.");
+      "\nCtrl-C (or SIGTERM) finishes the step and saves a checkpoint; a second one leaves at "
+      "once.");
   command->callback([=, &chosen] {
     arguments->resume = resume->count() > 0;
     chosen.body = [=](const Console& console) { return train(*config, *arguments, console); };

@@ -36,6 +36,7 @@ json body_of(const Manifest& manifest) {
           {"step", run.step},
           {"seed", run.seed},
           {"data_position", run.data_position},
+          {"data_fingerprint", run.data_fingerprint},
           {"adam_step", run.adam_step},
           {"skipped_steps", run.skipped_steps},
           {"has_moments", run.has_moments},
@@ -75,9 +76,10 @@ std::vector<ShardRecord> read_file_records(const json& list) {
 }
 
 Manifest read_manifest(const json& value) {
-  const JsonObject object(value, "manifest",
-                          {"format", "version", "model", "step", "seed", "data_position",
-                           "adam_step", "skipped_steps", "has_moments", "files", "checksum"});
+  const JsonObject object(
+      value, "manifest",
+      {"format", "version", "model", "step", "seed", "data_position", "data_fingerprint",
+       "adam_step", "skipped_steps", "has_moments", "files", "checksum"});
   refuse_if(object.string("format") != format_name, "not the manifest of a Troupe checkpoint");
   const std::uint64_t version = object.u64("version");
   refuse_if(version != manifest_version,
@@ -88,6 +90,7 @@ Manifest read_manifest(const json& value) {
   run.step = object.u64("step");
   run.seed = object.u64("seed");
   run.data_position = object.u64("data_position");
+  run.data_fingerprint = object.u64("data_fingerprint");
   run.adam_step = object.u64("adam_step");
   run.skipped_steps = object.u64("skipped_steps");
   run.has_moments = object.boolean("has_moments");

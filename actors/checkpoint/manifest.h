@@ -16,10 +16,11 @@ namespace troupe {
 /// What a run needs to continue as if it had never stopped, besides the tensors.
 struct RunRecord {
   ModelSpec model;
-  std::uint64_t step = 0;           ///< steps done; 0: not trained by Troupe yet
-  std::uint64_t seed = 0;           ///< of the run
-  std::uint64_t data_position = 0;  ///< samples drawn so far
-  std::uint64_t adam_step = 0;      ///< updates applied
+  std::uint64_t step = 0;              ///< steps done; 0: not trained by Troupe yet
+  std::uint64_t seed = 0;              ///< of the run
+  std::uint64_t data_position = 0;     ///< samples drawn so far
+  std::uint64_t data_fingerprint = 0;  ///< of the last run's data (Dataset::fingerprint); 0: none
+  std::uint64_t adam_step = 0;         ///< updates applied
   std::uint64_t skipped_steps = 0;  ///< steps without an update; adam_step + skipped_steps = step
   bool has_moments = true;          ///< false after an import: moments are zero
   friend bool operator==(const RunRecord&, const RunRecord&) = default;
@@ -38,7 +39,7 @@ struct Manifest {
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 
-inline constexpr std::uint32_t manifest_version = 1;
+inline constexpr std::uint32_t manifest_version = 2;
 inline constexpr std::uint64_t manifest_limit = 64 << 20;
 inline constexpr std::string_view manifest_name = "manifest.json";
 

@@ -1,8 +1,10 @@
 #include "actors/data/batches.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "actors/data/sample_order.h"
@@ -25,6 +27,16 @@ std::vector<std::uint64_t> histogram(const std::vector<TokenFile>& files,
     for (std::uint64_t i = 0; i < segment.count; ++i)
       ++counts[static_cast<std::size_t>(files[segment.file][segment.first + i])];
   return counts;
+}
+
+std::uint64_t fingerprint_of(const std::vector<TokenFile>& files,
+                             double validation_fraction,
+                             std::uint32_t sequence_length) {
+  std::vector<std::uint64_t> parts;
+  for (const TokenFile& file : files) parts.push_back(file.checksum());
+  parts.push_back(std::bit_cast<std::uint64_t>(validation_fraction));
+  parts.push_back(sequence_length);
+  return XXH3_64bits(parts.data(), parts.size() * sizeof parts.front());
 }
 
 Error too_short(const DataSpec& data,
@@ -122,6 +134,8 @@ Result<Dataset> Dataset::open(const DataSpec& data,
     validation.push_back({i, split, count - split});
     files.push_back(std::move(cached->tokens));
   }
+  const std::uint64_t fingerprint =
+      fingerprint_of(files, data.validation_fraction, shape.sequence_length);
   Dataset dataset(std::move(files), Windows(std::move(training), shape.sequence_length),
                   Windows(std::move(validation), shape.sequence_length));
   if (dataset.training_.count() == 0)
@@ -131,6 +145,7 @@ Result<Dataset> Dataset::open(const DataSpec& data,
   dataset.tokenizer_ = std::move(*tokenizer);
   dataset.shape_ = shape;
   dataset.seed_ = seed;
+  dataset.fingerprint_ = fingerprint;
   dataset.vocabulary_ = model_vocabulary;
   dataset.notes_ = std::move(notes);
   return dataset;

@@ -78,6 +78,9 @@ class Dataset {
   std::uint64_t validation_windows() const { return validation_.count(); }
   std::uint64_t training_tokens() const;
   std::uint64_t validation_tokens() const;
+  /// Of everything that decides a batch besides the seed and the batch size: the files' content in
+  /// order, the tokenizer, the split and the sequence length. Not of paths.
+  std::uint64_t fingerprint() const { return fingerprint_; }
   /// Caches that were made or made again, and why.
   const std::vector<std::string>& notes() const { return notes_; }
   Tokenizer& tokenizer() { return *tokenizer_; }
@@ -100,6 +103,7 @@ class Dataset {
   std::unique_ptr<Tokenizer> tokenizer_;
   StepShape shape_;
   std::uint64_t seed_ = 0;
+  std::uint64_t fingerprint_ = 0;
   std::uint32_t vocabulary_ = 0;
   std::vector<std::string> notes_;
 };

@@ -181,6 +181,7 @@ Result<TokenFile> open_token_cache(const std::filesystem::path& path,
                                    : largest_of<std::uint32_t>(tokens, file.count_)))
     return damaged("its largest id is not the one that it names");
   file.largest_ = static_cast<std::uint32_t>(largest);
+  file.checksum_ = hash.low64;
   file.tokens_ = tokens;
   file.mapped_ = std::move(*mapped);
   return file;

@@ -27,6 +27,8 @@ class TokenFile {
   /// Copies tokens [first, first + out.size()), which must exist.
   void copy(std::uint64_t first, std::span<std::int32_t> out) const;
   std::uint32_t largest_id() const { return largest_; }
+  /// Of the source, the tokenizer, the reading options and the tokens.
+  std::uint64_t checksum() const { return checksum_; }
 
  private:
   friend Result<TokenFile> open_token_cache(const std::filesystem::path&,
@@ -34,6 +36,7 @@ class TokenFile {
   MappedFile mapped_;
   const std::byte* tokens_ = nullptr;
   std::uint64_t count_ = 0;
+  std::uint64_t checksum_ = 0;
   std::uint32_t largest_ = 0;
   std::uint32_t width_ = 0;
 };

@@ -79,9 +79,13 @@ struct EndlessRun {
 
 }  // namespace
 
-TEST_CASE("Ctrl-C finishes the step, saves a checkpoint and leaves no process behind") {
+TEST_CASE("Ctrl-C and SIGTERM finish the step, save a checkpoint and leave no process behind") {
+  const int signal = GENERATE(SIGINT, SIGTERM);
   EndlessRun run;
-  kill(run.program.pid(), SIGINT);
+  // A batch system sends SIGTERM to every process of the job.
+  if (signal == SIGTERM)
+    for (const pid_t node : run.nodes) kill(node, signal);
+  kill(run.program.pid(), signal);
   CHECK(run.program.wait(30));
   INFO(run.program.last_lines());
   std::size_t complete = 0;

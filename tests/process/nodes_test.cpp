@@ -294,6 +294,27 @@ TEST_CASE("L120 joining a server that accepts and says nothing ends at the deadl
   close(server);
 }
 
+TEST_CASE("a node that waits for its run says so once, and can be stopped") {
+  const int nobody = socket(AF_INET, SOCK_STREAM, 0);  // bound, not listening: the port is nobody's
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(bind(nobody, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  socklen_t length = sizeof address;
+  getsockname(nobody, reinterpret_cast<sockaddr*>(&address), &length);
+  std::vector<std::string> told;
+  int asked_after = 0;
+  JoinCallbacks callbacks;
+  callbacks.on_waiting = [&](const std::string& why) { told.push_back(why); };
+  callbacks.should_stop = [&] { return !told.empty() && ++asked_after > 3; };
+  const Status joined = run_node("127.0.0.1", ntohs(address.sin_port), "n0", 30, callbacks);
+  close(nobody);
+  REQUIRE_FALSE(joined.ok());
+  CHECK(joined.error().code == ErrorCode::cancelled);
+  REQUIRE(told.size() == 1);
+  CHECK(told.front() != "");
+}
+
 TEST_CASE("nodes that were started by hand join, unknown names are refused") {
   ProcessRun run(2, ScheduleKind::one_f_one_b, 3);
   pin_stages(run.spec, {3, 3});

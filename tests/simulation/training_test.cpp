@@ -1,4 +1,5 @@
 // Training through actors, plan and schedule gives the bits of the bare step loop.
+#include <atomic>
 #include <map>
 #include <random>
 #include <stdexcept>
@@ -194,6 +195,7 @@ class LateTokens final : public TokenSource {
     return inner_.batch_for_step(step);
   }
   std::vector<troupe::TokenBatch> validation_batches() override { return {}; }
+  std::uint64_t fingerprint() const override { return inner_.fingerprint(); }
 
  private:
   RandomTokens inner_;
@@ -250,6 +252,36 @@ TEST_CASE("L032 a batch of another length than the plan's is refused, not cut to
     CHECK(run.error.find("sequences of " + std::to_string(length) +
                          " tokens came, the plan is for 16") != std::string::npos);
   }
+}
+
+namespace {
+
+/// Says something else each time it is asked who it is, as a file that differs between nodes.
+class UnlikeTokens final : public TokenSource {
+ public:
+  explicit UnlikeTokens(const RunSpec& spec) : inner_(spec.model, spec.shape) {}
+  troupe::TokenBatch batch_for_step(std::uint64_t step) override {
+    return inner_.batch_for_step(step);
+  }
+  std::vector<troupe::TokenBatch> validation_batches() override { return {}; }
+  std::uint64_t fingerprint() const override { return ++asked_; }
+
+ private:
+  RandomTokens inner_;
+  mutable std::atomic<std::uint64_t> asked_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a node that reads other data than the run is refused before the first step") {
+  RunSpec spec = tiny_run(tiny_gpt2(), tiny_shape(2), 3);
+  pin_stages(spec, {2, 2, 2});
+  RunOptions options;
+  options.tokens = std::make_shared<UnlikeTokens>(spec);
+  const PlayedRun run = play(spec, options);
+  INFO(run.error);
+  CHECK(run.rows.empty());
+  CHECK(run.error.find("reads other data than the run") != std::string::npos);
 }
 
 TEST_CASE("L094 L096 what one, two or three stages saved goes on under one, two or three") {

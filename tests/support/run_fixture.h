@@ -25,6 +25,7 @@ class RandomTokens final : public TokenSource {
   std::vector<troupe::TokenBatch> validation_batches() override {
     return {batch(1000001), batch(1000002)};
   }
+  std::uint64_t fingerprint() const override { return masked_ + 1; }
 
  private:
   troupe::TokenBatch batch(std::uint64_t seed) const {

@@ -73,6 +73,7 @@ inline RunRecord tiny_run(const ModelSpec& model, std::uint64_t step) {
   run.step = step;
   run.seed = 0xfedcba9876543210ULL;
   run.data_position = 8 * step;
+  run.data_fingerprint = 0x123456789abcdef0ULL;
   run.adam_step = step - (step > 1 ? 1 : 0);
   run.skipped_steps = step > 1 ? 1 : 0;
   return run;

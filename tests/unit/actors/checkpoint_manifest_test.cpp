@@ -58,14 +58,14 @@ TEST_CASE("every changed byte and every truncation of a manifest is noticed") {
 }
 
 TEST_CASE("L088 a manifest without data position, or with any other part missing, is refused") {
-  for (const char* key : {"data_position", "step", "seed", "adam_step", "skipped_steps",
-                          "has_moments", "model", "files", "version", "format"})
+  for (const char* key : {"data_position", "data_fingerprint", "step", "seed", "adam_step",
+                          "skipped_steps", "has_moments", "model", "files", "version", "format"})
     CHECK(error_after([&](auto& json) { json.erase(key); }).find(key) != std::string::npos);
 }
 
 TEST_CASE("manifests that say what cannot be are refused by place") {
-  CHECK(error_after([](auto& j) { j["version"] = 2; }) ==
-        "m.json: version 2; this program reads version 1");
+  CHECK(error_after([](auto& j) { j["version"] = 1; }) ==
+        "m.json: version 1; this program reads version 2");
   CHECK(error_after([](auto& j) { j["stepp"] = 2; }) ==
         "m.json: manifest.stepp is not a known key");
   CHECK(error_after([](auto& j) { j["adam_step"] = 20; }).find("do not add up to step 20") !=

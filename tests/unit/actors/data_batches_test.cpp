@@ -142,6 +142,34 @@ TEST_CASE("a batch depends on seed and step, not on what was asked before") {
   CHECK(one.batch_for_step(9).samples != corpus.open(8).batch_for_step(9).samples);
 }
 
+TEST_CASE(
+    "data has another fingerprint where batches may differ, and the same under another path") {
+  Corpus corpus;
+  corpus.add("a.txt", counting(250));
+  corpus.add("b.txt", counting(125));
+  std::set<std::uint64_t> seen{corpus.open().fingerprint()};
+  CHECK(seen.count(corpus.open(8).fingerprint()) == 1);  // the seed is recorded by itself
+  Corpus copy;
+  copy.add("c.txt", counting(250));
+  copy.add("d.txt", counting(125));
+  CHECK(seen.count(copy.open().fingerprint()) == 1);
+  const auto is_new = [&](Corpus& changed) {
+    return seen.insert(changed.open().fingerprint()).second;
+  };
+  std::swap(copy.data.files[0], copy.data.files[1]);
+  CHECK(is_new(copy));
+  copy.data.files.pop_back();
+  CHECK(is_new(copy));
+  corpus.shape.sequence_length = 5;
+  CHECK(is_new(corpus));
+  corpus.data.validation_fraction = 0.3;
+  CHECK(is_new(corpus));
+  std::string text = counting(250);
+  text[249] = 'x';  // unused by any window, but nobody need know
+  set_content(corpus.folder / "a.txt", text);
+  CHECK(is_new(corpus));
+}
+
 TEST_CASE("validation batches are fixed, from the end of each file, and spread evenly") {
   Corpus corpus;
   corpus.add("a.txt", counting(205));

@@ -192,6 +192,36 @@ TEST_CASE("a run that goes on with other data says so") {
         std::string::npos);
 }
 
+TEST_CASE("a run that goes on with other bytes in the same file says so; an equal copy is fine") {
+  const TemporaryFolder temporary;
+  const fs::path text = temporary.path() / "text.txt";
+  const auto with = [&](int steps, const fs::path& file) {
+    auto arguments = train(temporary.path(), "run", steps);
+    arguments.insert(arguments.end(), {"--set", "data.files=[\"" + file.string() + "\"]"});
+    if (steps > 2) arguments.emplace_back("--resume");
+    std::erase(arguments, "--quiet");
+    return call(arguments);
+  };
+  std::ofstream(text) << std::string(4000, 'a');
+  REQUIRE(with(2, text).code == 0);
+  fs::copy_file(text, temporary.path() / "copy.txt");
+  const std::string warning = "was trained on other data than " + text.string() + " hold";
+  const Outcome copy = with(3, temporary.path() / "copy.txt");
+  INFO(copy.err);
+  CHECK(copy.code == 0);
+  CHECK(copy.err.find("warning") == std::string::npos);
+  std::fstream(text, std::ios::in | std::ios::out).seekp(2000).put('b');
+  const Outcome other = with(4, text);
+  INFO(other.err);
+  CHECK(other.code == 0);
+  CHECK(other.err.find("warning: ") != std::string::npos);
+  CHECK(other.err.find(warning) != std::string::npos);
+  const auto events = lines_of(temporary.path() / "run" / "events.jsonl");
+  CHECK(std::count_if(events.begin(), events.end(), [](const std::string& line) {
+          return line.find("data_changed") != std::string::npos;
+        }) == 1);
+}
+
 TEST_CASE("a run that saved nothing is no dead end") {
   const TemporaryFolder temporary;
   const fs::path run = temporary.path() / "run";
