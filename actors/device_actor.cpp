@@ -104,14 +104,6 @@ void DeviceState::fail(const Error& error) {
   self->send(setup.run, failed);
 }
 
-/// The stage at the receiving end of a transfer.
-StageId receiver_of(const Action& transfer, const StageMap& stages) {
-  const std::uint32_t s = transfer.stage.value;
-  if (transfer.op == Op::transfer_forward) return StageId{s + 1};
-  if (transfer.op == Op::transfer_backward) return StageId{s - 1};
-  return *other_tied_end(transfer.stage, stages);
-}
-
 void DeviceState::open(DeviceProgram* what, std::uint64_t key) {
   program = what;
   program->reset();
@@ -144,7 +136,7 @@ void DeviceState::grant_first() {
 
 void DeviceState::grant(const Action& transfer) {
   if (transfer.microbatch.value >= microbatches()) return;
-  const StageRunner* runner = runner_of(receiver_of(transfer, stages()));
+  const StageRunner* runner = runner_of(*receiver_of(transfer, stages()));
   EXPECTS(runner != nullptr);
   const auto [data, bytes] = runner->receive_buffer(transfer);
   Grant grant;
@@ -318,16 +310,23 @@ void DeviceState::heard(const LinkEvent& event) {
   if (program == nullptr || event.key.step != key_step) return;
   switch (event.kind) {
     case LinkEvent::Kind::granted: {
+      // It came from a socket. Tied halves have a slot of their own.
+      const auto reader = receiver_of(transfer, stages());
+      if (!reader || transfer.op == Op::transfer_tied ||
+          stages().device_of_stage[transfer.stage.index()] != setup.device ||
+          stages().device_of_stage[reader->index()] != event.to) {
+        if (transfer.op != Op::transfer_tied) ++stale;
+        return;
+      }
       if (transfer.microbatch.value < stages().transfer_slots) return;
-      const StageId reader = receiver_of(transfer, stages());
       const MicrobatchId freed{transfer.microbatch.value - stages().transfer_slots};
       const Op backward = setup.plan->schedule.split_backward ? Op::backward_input : Op::backward;
       const Op op = transfer.op == Op::transfer_forward ? Op::forward : backward;
-      program->note_foreign({op, reader, freed});
+      program->note_foreign({op, *reader, freed});
       break;
     }
     case LinkEvent::Kind::arrived:
-      runner_of(receiver_of(transfer, stages()))->arrived(transfer, event.data);
+      runner_of(*receiver_of(transfer, stages()))->arrived(transfer, event.data);
       program->note_foreign(transfer);
       break;
     case LinkEvent::Kind::delivered:

@@ -6,6 +6,19 @@
 
 namespace troupe {
 
+std::optional<StageId> receiver_of(const Action& transfer, const StageMap& stages) {
+  const std::uint32_t s = transfer.stage.value;
+  if (s >= stages.stage_count() || transfer.microbatch.value >= stages.microbatch_count)
+    return std::nullopt;
+  switch (transfer.op) {
+    case Op::transfer_forward:
+      return s + 1 < stages.stage_count() ? std::optional(StageId{s + 1}) : std::nullopt;
+    case Op::transfer_backward: return s > 0 ? std::optional(StageId{s - 1}) : std::nullopt;
+    case Op::transfer_tied: return other_tied_end(transfer.stage, stages);
+    default: return std::nullopt;
+  }
+}
+
 DeviceProgram::DeviceProgram(const Schedule& schedule, DeviceId device, Kind kind)
     : schedule_(&schedule),
       device_(device),

@@ -17,6 +17,9 @@
 
 namespace troupe {
 
+/// The stage at the receiving end of a transfer; none where these stages have no such transfer.
+std::optional<StageId> receiver_of(const Action& transfer, const StageMap& stages);
+
 class DeviceProgram {
  public:
   enum class Kind : std::uint8_t { training, evaluation };

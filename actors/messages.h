@@ -102,9 +102,10 @@ struct AdoptPlan {
   std::uint32_t process_count = 1;
   bool remote_links = false;  ///< there are stages in other processes
   std::string link_host;
+  std::uint64_t nonce = 0;  ///< of the run, for its tensor links
   caf::actor run;
   auto fields() {
-    return std::tie(epoch, step, process, process_count, remote_links, link_host, run);
+    return std::tie(epoch, step, process, process_count, remote_links, link_host, nonce, run);
   }
 };
 

@@ -25,6 +25,13 @@ constexpr Seconds link_timeout = 20;
 
 /// What one plan epoch made in this process, in the order in which it must outlive what follows.
 struct Adopted {
+  Adopted() = default;
+  ~Adopted() {
+    if (hub) hub->set_remote(nullptr);  // who still holds the hub must not find a link that is gone
+  }
+  Adopted(const Adopted&) = delete;
+  Adopted& operator=(const Adopted&) = delete;
+
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const Schedule> evaluation;
   std::map<DeviceId, std::shared_ptr<Device>> hardware;
@@ -256,7 +263,9 @@ Result<PlanAdopted> NodeState::adopt(const AdoptPlan& order) {
   TROUPE_TRY(make_stages());
   PlanAdopted adopted{order.epoch, order.step, process, 0, 0, {}};
   if (order.remote_links) {
-    auto remote = ZmqLink::open(*now->hub, process, order.link_host, setup.link);
+    ZmqLinkOptions options = setup.link;
+    options.run = order.nonce;
+    auto remote = ZmqLink::open(*now->hub, process, order.link_host, std::move(options));
     if (!remote) return remote.error();
     now->remote = std::move(*remote);
     now->hub->set_remote(now->remote.get());

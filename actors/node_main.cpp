@@ -93,11 +93,16 @@ Status run_node(const std::string& host,
   bool left = false;
   bool run_gone = false;
   self->receive_while([&] { return !left && !run_gone; })([&](const caf::down_msg& down) {
-    if (down.source == agent.address())
-      left = true;
-    else
+    if (down.source != agent.address()) {
       run_gone = true;
+      return;
+    }
+    left = true;
+    if (down.reason && down.reason != caf::exit_reason::user_shutdown)
+      result = Error{ErrorCode::internal,
+                     "the node's own actor ended: " + from_caf(down.reason, system).text};
   });
+  if (!result) return result;
   if (!run_gone) return {};
   // Nobody will ask for anything any more.
   const Watchdog watchdog("the node", leave_timeout);

@@ -86,8 +86,12 @@ NodeProcess::~NodeProcess() {
 std::optional<std::string> NodeProcess::ended() {
   if (ended_ || pid_ <= 0) return ended_;
   int status = 0;
-  if (waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
-  if (WIFSIGNALED(status))
+  const pid_t got = waitpid(pid_, &status, WNOHANG);
+  if (got < 0 && errno == ECHILD)
+    ended_ = "an exit that was not told";  // who started this process ignores SIGCHLD
+  else if (got != pid_)
+    return std::nullopt;
+  else if (WIFSIGNALED(status))
     ended_ = fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
   else
     ended_ = fmt::format("exit status {}", WEXITSTATUS(status));

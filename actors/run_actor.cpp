@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "actors/errors.h"
@@ -68,11 +69,11 @@ struct RunState {
   std::size_t shard_replies = 0;
 
   std::vector<PlayedSpan> spans;
-  double traced_begin = 0;
   Clock::time_point last_progress;
   std::map<DeviceId, Progress> progress;
   std::map<DeviceId, Clock::time_point> heard;  ///< since the step or evaluation was opened
   std::map<caf::actor_addr, std::string> members;
+  std::optional<DeviceFailed> early_failure;  ///< before the start
   std::uint64_t stale = 0;
 
   const Plan& plan() const { return *setup->plan; }
@@ -118,6 +119,7 @@ struct RunState {
   bool has_finished(DeviceId device) const;
   std::string name_of(DeviceId device) const;
   std::string silent_devices() const;
+  void device_failed(const DeviceFailed& failed);
   void fail(const Error& error);
   void end();
 };
@@ -132,6 +134,8 @@ void RunState::start(const StartRun& order) {
     self->monitor(member.agent);
   }
   alive();
+  if (early_failure) device_failed(*early_failure);
+  if (phase == Phase::ended) return;
   self->delayed_send(self, watch_interval, WatchTick{});
   next();
 }
@@ -389,8 +393,8 @@ void RunState::watch() {
   if (phase == Phase::ended) return;
   self->delayed_send(self, watch_interval, WatchTick{});
   const double idle = since(last_progress);
-  // Shards have a deadline of their own.
-  if (phase == Phase::checkpoint || idle < setup->patience) return;
+  // Shards and tokens have deadlines of their own.
+  if (phase == Phase::checkpoint || phase == Phase::tokens || idle < setup->patience) return;
   std::string waiting;
   for (const auto& [device, last] : progress)
     if (last.step == step) waiting += (waiting.empty() ? "" : "; ") + last.waiting;
@@ -429,6 +433,12 @@ std::string RunState::silent_devices() const {
                         name_of(device.device), of, since(last->second));
   }
   return text;
+}
+
+void RunState::device_failed(const DeviceFailed& failed) {
+  if (failed.epoch != plan().epoch) return;
+  fail({static_cast<ErrorCode>(failed.code),
+        fmt::format("device {}, step {}: {}", name_of(failed.device), failed.step, failed.text)});
 }
 
 void RunState::fail(const Error& error) {
@@ -476,10 +486,10 @@ caf::behavior run_actor(ActorOf<RunState>* self) {
         last = now;
       },
       [&state](const DeviceFailed& failed) {
-        if (!state.setup || failed.epoch != state.plan().epoch) return;
-        state.fail({static_cast<ErrorCode>(failed.code),
-                    fmt::format("device {}, step {}: {}", state.name_of(failed.device), failed.step,
-                                failed.text)});
+        if (state.setup)
+          state.device_failed(failed);
+        else if (!state.early_failure)
+          state.early_failure = failed;  // a link may be lost while stages are filled
       },
       [&state](const SpansPlayed& part) { state.played(part); },
       [&state](const StopRun&) { state.stop = true; },

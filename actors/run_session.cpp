@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <random>
 #include <set>
 #include <utility>
 
@@ -244,6 +245,8 @@ Status RunSession::adopt() {
   send_document("plan", to_json(*plan_, spec_.cluster));
   const auto holders = std::count_if(members_.begin(), members_.end(),
                                      [&](const Member& member) { return holds_stage(member); });
+  std::random_device random;
+  const std::uint64_t nonce = (std::uint64_t{random()} << 32) | random();
   std::vector<std::future<Result<PlanAdopted>>> asked;
   for (const Member& member : members_) {
     AdoptPlan order;
@@ -252,6 +255,7 @@ Status RunSession::adopt() {
     order.process_count = static_cast<std::uint32_t>(members_.size());
     order.remote_links = holders > 1 && holds_stage(member);
     order.link_host = spec_.listen_host;
+    order.nonce = nonce;
     order.run = run_;
     asked.push_back(ask<PlanAdopted>(member, build_timeout, order));
   }

@@ -9,6 +9,7 @@ using enum ConfigType;
 using enum ConfigPresence;
 
 constexpr double max_u32 = 4294967295.0;
+constexpr double max_evaluation_batches = 1048575.0;  // evaluation_key has 20 bits for them
 constexpr double max_count = 1e12;
 
 constexpr std::array tables{
@@ -198,7 +199,7 @@ constexpr ConfigKey keys[] = {
 
     {"evaluation", "every_steps", integer, has_default, "0", 0, max_count, "",
      "Steps between measurements of the validation loss; 0: only at the end."},
-    {"evaluation", "batches", integer, has_default, "8", 1, max_u32, "",
+    {"evaluation", "batches", integer, has_default, "8", 1, max_evaluation_batches, "",
      "Validation batches per measurement, the same ones each time."},
 
     {"network", "listen", text, has_default, "\"127.0.0.1:0\"", 0, 0, "",

@@ -112,7 +112,7 @@ class DeliveryTimer {
 
 /// Refused messages, by reason, and what was done about those that were damaged or lost.
 struct LinkCounters {
-  std::uint64_t stale_epoch = 0;  ///< of an epoch that is not in force
+  std::uint64_t stale_epoch = 0;  ///< of an epoch, or a run, that is not in force
   std::uint64_t unexpected = 0;   ///< without a grant, or of unknown devices
   std::uint64_t malformed = 0;    ///< lengths, magic number or checksum wrong
   std::uint64_t resent = 0;       ///< tensors to other processes

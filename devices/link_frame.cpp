@@ -76,6 +76,7 @@ FrameBytes encode(const FrameHeader& header) {
   out.put(header.to.value);
   out.put(header.payload_bytes);
   out.put(header.attempt);
+  out.put(header.run);
   out.put(header.key.epoch.value);
   out.put(header.key.step);
   out.put(header.offset);
@@ -118,6 +119,7 @@ Result<FrameHeader> decode(std::span<const std::byte> header, std::size_t payloa
   frame.to.value = in.take<std::uint32_t>();
   frame.payload_bytes = in.take<std::uint32_t>();
   frame.attempt = in.take<std::uint32_t>();
+  frame.run = in.take<std::uint64_t>();
   frame.key.epoch.value = in.take<std::uint64_t>();
   frame.key.step = in.take<std::uint64_t>();
   frame.offset = in.take<std::uint64_t>();

@@ -12,7 +12,7 @@
 namespace troupe {
 
 inline constexpr std::uint32_t frame_magic = 0x4c505254;  // "TRPL"
-inline constexpr std::uint16_t frame_version = 2;
+inline constexpr std::uint16_t frame_version = 3;
 inline constexpr Bytes frame_payload_limit = 1_MiB;  ///< that a receiver takes
 /// What a sender puts into one frame. A frame that fits a core's cache is still there when it is
 /// compared and copied, and the first bytes of a tensor are on their way while the rest is read.
@@ -37,6 +37,7 @@ struct FrameHeader {
   Bytes total = 0;
   std::uint32_t payload_bytes = 0;
   std::uint32_t attempt = 0;  ///< of sending `key`: frames of an earlier one are passed over
+  std::uint64_t run = 0;      ///< ZmqLinkOptions::run of the sender
   std::uint64_t payload_checksum = 0;  ///< XXH3 of the payload
   Seconds begin = 0, end = 0;          ///< monotonic clock of the machine
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;

@@ -60,7 +60,6 @@ ZmqLink::~ZmqLink() {
     state_->todo.clear();
   }
   state_->context.close();
-  ::close(state_->event_fd);
 }
 
 std::uint16_t ZmqLink::port() const {

@@ -6,8 +6,8 @@
 /// A tensor of which a frame came damaged or not at all is sent again from its start, and a grant
 /// that brought nothing is repeated: the bytes at the sender stay until the acknowledgement. After
 /// `resend_limit` times the transfer is given up. That, a lost peer and a wrong length are reported
-/// to the devices of this process; frames of another epoch, without a grant or malformed are
-/// refused and counted. Loopback addresses only.
+/// to the devices of this process; frames of another run or epoch, without a grant or malformed
+/// are refused and counted. Loopback addresses only.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,9 @@ struct FrameHeader;
 enum class LinkFault : std::uint8_t { none, damage, drop };
 
 struct ZmqLinkOptions {
+  /// A number that both ends were told, another for each run: whatever else knows a port that this
+  /// run was given, or had it before, is not listened to.
+  std::uint64_t run = 0;
   std::uint32_t resend_limit = 3;
   /// A tensor without an acknowledgement, beyond what the link's own time is, for so long is sent
   /// again; each time the patience doubles. The same for grants that bring nothing.

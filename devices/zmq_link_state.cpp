@@ -137,10 +137,16 @@ void ZmqLink::State::queue(std::uint32_t to, FrameHeader header, const std::byte
   Peer& peer = peers.at(to);
   if (peer.lost) return;
   header.process = process;
+  header.run = options.run;
   if (header.kind == FrameKind::hello || header.kind == FrameKind::welcome)
     header.key.epoch = hub.epoch();
   const LinkFault fault = options.faults ? options.faults(header) : LinkFault::none;
-  peer.queue.push_back({header, data, fault});
+  // Grants and acknowledgements do not wait behind tensors: the other end has not that patience.
+  const auto is_data = [](const Out& out) { return out.header.kind == FrameKind::data; };
+  const auto at = is_data({header, data, fault})
+                      ? peer.queue.end()
+                      : std::find_if(peer.queue.begin(), peer.queue.end(), is_data);
+  peer.queue.insert(at, {header, data, fault});
   flush(peer);
 }
 
@@ -177,8 +183,11 @@ void ZmqLink::State::flush(Peer& peer) {
 void ZmqLink::State::pop(Peer& peer) {
   const FrameHeader header = peer.queue.front().header;
   peer.queue.pop_front();
-  if (header.kind == FrameKind::data && header.offset + header.payload_bytes == header.total)
-    sent(header);
+  if (header.kind != FrameKind::data) return;
+  if (const auto found = sending.find(header.key);
+      found != sending.end() && found->second.attempt == header.attempt)
+    found->second.leaving = true;
+  if (header.offset + header.payload_bytes == header.total) sent(header);
 }
 
 void ZmqLink::State::receive_all() {
@@ -209,7 +218,7 @@ void ZmqLink::State::receive_all() {
 }
 
 void ZmqLink::State::receive(const FrameHeader& frame, std::span<const std::byte> payload) {
-  if (frame.key.epoch != hub.epoch()) {
+  if (frame.run != options.run || frame.key.epoch != hub.epoch()) {
     hub.count_stale();
     return;
   }

@@ -54,10 +54,16 @@ struct ZmqLink::State : std::enable_shared_from_this<ZmqLink::State> {
     Seconds begin = 0;
     std::uint32_t attempt = 0;
     Seconds acknowledged_by = 0;  ///< or it is sent again; 0: its frames still wait in a queue
+    bool leaving = false;         ///< ZeroMQ has frames of this attempt, and may read their bytes
   };
 
   State(LinkHub& link_hub, std::uint32_t number, ZmqLinkOptions with)
       : hub(link_hub), process(number), options(std::move(with)) {}
+  ~State() {
+    if (event_fd >= 0) (void)::close(event_fd);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   // ---- any thread ----
 
@@ -99,6 +105,8 @@ struct ZmqLink::State : std::enable_shared_from_this<ZmqLink::State> {
   void complete(const TransferKey& key, const FrameHeader& frame);
   void acknowledge(const TransferKey& key, const FrameHeader& frame);
   void finish_sending(const FrameHeader& frame);
+  void cut_short(Sending& one);
+  void forget_queued(const TransferKey& key, Peer& peer);
   void sending_failed(const FrameHeader& frame);
   void give_up(const FrameHeader& frame, const Error& error);
   void sweep();

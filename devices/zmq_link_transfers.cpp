@@ -68,13 +68,14 @@ void ZmqLink::State::start(const Transfer& transfer) {
   const Peer* peer = peer_of(transfer.to);
   if (peer == nullptr || peer->lost) return;  // the loss was reported
   Sending& one = sending[transfer.key];
-  one = {transfer, monotonic_seconds(), 0, 0};
+  one = {transfer, monotonic_seconds(), 0, 0, false};
   send_attempt(one);
 }
 
 void ZmqLink::State::send_attempt(Sending& one) {
   const Transfer& transfer = one.transfer;
   one.acknowledged_by = 0;
+  one.leaving = false;
   const std::uint32_t to = peer_of(transfer.to)->who.process;
   Bytes offset = 0;
   do {
@@ -109,9 +110,7 @@ void ZmqLink::State::send_again(const TransferKey& key, const std::string& why) 
   const Transfer transfer = one.transfer;
   Peer* peer = peer_of(transfer.to);
   if (peer == nullptr || peer->lost) return;
-  std::erase_if(peer->queue, [&](const Out& out) {
-    return out.header.kind == FrameKind::data && out.header.key == key;
-  });
+  forget_queued(key, *peer);
   if (one.attempt < options.resend_limit) {
     ++one.attempt;
     hub.count_resent();
@@ -137,22 +136,58 @@ void ZmqLink::State::send_again(const TransferKey& key, const std::string& why) 
   (void)hub.deliver(event.from, event);
 }
 
+void ZmqLink::State::forget_queued(const TransferKey& key, Peer& peer) {
+  std::erase_if(peer.queue, [&](const Out& out) {
+    return out.header.kind == FrameKind::data && out.header.key == key;
+  });
+}
+
+/// An earlier attempt has arrived after all, so the rest of this one is not worth its time. What
+/// ZeroMQ has of it is followed by a frame without bytes, which will be acknowledged.
+void ZmqLink::State::cut_short(Sending& one) {
+  const Transfer& transfer = one.transfer;
+  Peer& peer = *peer_of(transfer.to);
+  forget_queued(transfer.key, peer);
+  FrameHeader end;
+  end.kind = FrameKind::data;
+  end.key = transfer.key;
+  end.from = transfer.from;
+  end.to = transfer.to;
+  end.attempt = one.attempt;
+  end.offset = end.total = transfer.bytes;
+  end.begin = one.begin;
+  one.acknowledged_by = 0;
+  queue(peer.who.process, end, transfer.data + transfer.bytes);
+}
+
 void ZmqLink::State::finish_sending(const FrameHeader& frame) {
   const auto found = sending.find(frame.key);
   if (found == sending.end()) {
     hub.count_unexpected();
     return;
   }
-  // ZeroMQ may still read the bytes of a later attempt; that one is acknowledged too.
-  if (found->second.attempt != frame.attempt) return;
+  Sending& one = found->second;
+  if (frame.attempt > one.attempt) {
+    hub.count_unexpected();
+    return;
+  }
+  if (frame.attempt < one.attempt) {
+    Peer* peer = peer_of(one.transfer.to);
+    if (peer == nullptr || peer->lost) return;  // the loss was reported
+    if (one.leaving) {  // ZeroMQ may still read the bytes of the later attempt
+      cut_short(one);
+      return;
+    }
+    forget_queued(frame.key, *peer);
+  }
   LinkEvent event;
   event.kind = LinkEvent::Kind::delivered;
   event.key = frame.key;
-  event.from = found->second.transfer.from;
-  event.to = found->second.transfer.to;
-  event.begin = found->second.begin;
+  event.from = one.transfer.from;
+  event.to = one.transfer.to;
+  event.begin = one.begin;
   event.end = frame.end;
-  event.resent = found->second.attempt;
+  event.resent = one.attempt;
   sending.erase(found);
   (void)hub.deliver(event.from, event);
 }

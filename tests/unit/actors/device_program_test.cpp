@@ -53,6 +53,16 @@ TEST_CASE("a device is given what follows from its own work before that has ende
   CHECK(last.waiting() == "d1 sends XB1.0 to d0");
 }
 
+TEST_CASE("a transfer that the stages do not have has no receiver") {
+  const StageMap stages = two_stages(4).stages;
+  CHECK(receiver_of(act("XF0.3"), stages) == StageId{1});
+  CHECK(receiver_of(act("XB1.0"), stages) == StageId{0});
+  for (const char* none : {"XF1.0", "XB0.0", "XF0.4", "XF7.0", "XB2.1", "F0.0", "XT0"}) {
+    INFO(none);
+    CHECK_FALSE(receiver_of(act(none), stages));
+  }
+}
+
 TEST_CASE("at most three actions wait in a device's queue") {
   const Schedule schedule = two_stages(8);
   DeviceProgram last(schedule, DeviceId{1});

@@ -106,3 +106,29 @@ TEST_CASE("the data actor gives the same tokens in any order, and says when ther
   CHECK(world.ask<Tokens>(data, NeedTokens{PlanEpoch{1}, 1, true, 2})->batch == nullptr);
   world.self->send_exit(data, caf::exit_reason::user_shutdown);
 }
+
+TEST_CASE("L141 what fails while stages are filled is what the run ends with, not its silence") {
+  World world;
+  RunSpec spec = tiny_run(tiny_gpt2(), tiny_shape(2), 2);
+  const auto planned = plan_training(spec);
+  REQUIRE(planned.ok());
+  const auto run = spawn_run_actor(world.system);
+  DeviceFailed lost;
+  lost.epoch = planned->plan.epoch;
+  lost.device = DeviceId{1};
+  lost.code = static_cast<std::uint8_t>(ErrorCode::peer_lost);
+  lost.text = "link to node n1: it went away";
+  world.self->send(run, lost);
+  auto setup = std::make_shared<RunActorSetup>();
+  setup->plan = std::make_shared<const Plan>(planned->plan);
+  setup->device_names = {"fast", "slow"};
+  setup->observer = caf::actor_cast<caf::actor>(world.self.ptr());
+  world.self->send(run, StartRun{planned->plan.epoch, 0, setup});
+  std::shared_ptr<const Error> failure;
+  world.self->receive([&](const RunNews& news) { failure = news.failure; },
+                      caf::after(std::chrono::seconds{20}) >> [] {});
+  REQUIRE(failure != nullptr);
+  CHECK(failure->code == ErrorCode::peer_lost);
+  CHECK(failure->text == "device slow (d1), step 0: link to node n1: it went away");
+  world.self->send_exit(run, caf::exit_reason::user_shutdown);
+}

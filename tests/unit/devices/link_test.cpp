@@ -214,6 +214,7 @@ TEST_CASE("frames come back as they were; damage, lies and strangers are refused
   FrameHeader frame;
   frame.kind = FrameKind::data;
   frame.process = 3;
+  frame.run = 0x123456789abcdef0ULL;
   frame.key = key_of(9, Op::transfer_backward);
   frame.from = d1;
   frame.to = d0;
@@ -440,6 +441,42 @@ TEST_CASE("a process that goes away is reported to every device") {
   const LinkEvent lost = pair.inbox0.wait_for(LinkEvent::Kind::lost);
   CHECK(lost.error.code == ErrorCode::peer_lost);
   CHECK(lost.error.text.find("p1") != std::string::npos);
+}
+
+TEST_CASE("L136 a link of another run that knows the port is not answered, nor its tensors taken") {
+  ZmqLinkOptions ours;
+  ours.run = 7;
+  ZmqPair pair(two_devices(true), ours, ours);
+  LinkHub left_over(two_devices(true), false);  // same process number, epoch and devices
+  left_over.set_epoch(epoch);
+  for (const std::uint64_t run : {std::uint64_t{0}, std::uint64_t{8}}) {
+    ZmqLinkOptions theirs;
+    theirs.run = run;
+    auto stranger = ZmqLink::open(left_over, 0, "127.0.0.1", theirs);
+    REQUIRE(stranger.ok());
+    const Status connected =
+        (*stranger)->connect({{1, "p1", "127.0.0.1", pair.link1->port(), {d1}}}, 0.3);
+    REQUIRE_FALSE(connected.ok());
+    CHECK(connected.error().code == ErrorCode::timeout);
+  }
+  CHECK(pair.hub1.counters().stale_epoch >= 2);  // their hellos
+  std::vector<std::byte> buffer(3, std::byte{0x5a});
+  pair.hub1.grant({key_of(0), d0, d1, buffer.data(), buffer.size()});
+  (void)pair.inbox0.wait_for(LinkEvent::Kind::granted);
+  FrameHeader frame;
+  frame.kind = FrameKind::data;
+  frame.run = 8;
+  frame.key = key_of(0);
+  frame.to = d1;
+  frame.total = 3;
+  frame.payload_bytes = 3;
+  const std::string payload = "abc";
+  frame.payload_checksum =
+      payload_checksum({reinterpret_cast<const std::byte*>(payload.data()), payload.size()});
+  const auto before = pair.hub1.counters().stale_epoch;
+  throw_at(pair.link1->port(), {text_of(encode(frame)), payload});
+  CHECK(soon([&] { return pair.hub1.counters().stale_epoch == before + 1; }));
+  CHECK(buffer == std::vector<std::byte>(3, std::byte{0x5a}));
 }
 
 TEST_CASE("only loopback addresses are opened or connected to") {
