@@ -45,7 +45,8 @@ struct Matmul {
 void matmul(Stream& stream, const Matmul& args);
 
 /// Bytes that any matmul of this shape needs, on every machine and with any number of threads. The
-/// CPU bodies need none: packed panels belong to their thread, at most 2 MiB each, and not to an arena.
+/// CPU bodies need none: packed panels belong to their thread, at most 2 MiB each, and not to an
+/// arena.
 Bytes matmul_workspace(
     MatmulForm form, DType type, std::uint64_t m, std::uint64_t n, std::uint64_t k);
 

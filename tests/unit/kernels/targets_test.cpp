@@ -15,7 +15,8 @@ using namespace troupe::test;
 
 namespace {
 
-/// Ops that multiply in bf16 where the library does that: its sums may depend on the instruction set.
+/// Ops that multiply in bf16 where the library does that: its sums may depend on the instruction
+/// set.
 bool by_library(std::string_view name) {
   if (!kernels::cpu::has_bf16_products()) return false;
   for (const std::string_view op : {"matmul", "head"})
