@@ -138,7 +138,8 @@ class LinkHub : public LinkPort {
   /// From now on transfers of this epoch alone are accepted; forgets all grants.
   void set_epoch(PlanEpoch epoch);
   PlanEpoch epoch() const;
-  /// Devices of this process. `sink` is called until `detach` returned.
+  /// Devices of this process. `sink` is called from any thread, the last time possibly while
+  /// `detach` returns: what it refers to it must hold itself.
   void attach(DeviceId device, LinkSink sink);
   void detach(DeviceId device);
   /// For devices that are not attached here. Not owned; null: there are none.

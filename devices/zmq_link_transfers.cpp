@@ -26,6 +26,15 @@ FrameHeader reply_to(const FrameHeader& frame, FrameKind kind) {
   return reply;
 }
 
+LinkEvent event_of(LinkEvent::Kind kind, const TransferKey& key, DeviceId from, DeviceId to) {
+  LinkEvent event;
+  event.kind = kind;
+  event.key = key;
+  event.from = from;
+  event.to = to;
+  return event;
+}
+
 bool is_last(const FrameHeader& frame) {
   return frame.offset + frame.payload_bytes == frame.total;
 }
@@ -45,11 +54,7 @@ void ZmqLink::State::granted(const FrameHeader& frame) {
     hub.count_unexpected();
     return;
   }
-  LinkEvent event;
-  event.kind = LinkEvent::Kind::granted;
-  event.key = frame.key;
-  event.from = frame.from;
-  event.to = frame.to;
+  LinkEvent event = event_of(LinkEvent::Kind::granted, frame.key, frame.from, frame.to);
   const auto waiting = parked.find(frame.key);
   if (!hub.deliver(frame.from, event)) {
     hub.count_unexpected();
@@ -124,11 +129,7 @@ void ZmqLink::State::send_again(const TransferKey& key, const std::string& why) 
   failed.to = transfer.to;
   failed.attempt = one.attempt;
   queue(peer->who.process, failed);
-  LinkEvent event;
-  event.kind = LinkEvent::Kind::lost;
-  event.key = key;
-  event.from = transfer.from;
-  event.to = transfer.to;
+  LinkEvent event = event_of(LinkEvent::Kind::lost, key, transfer.from, transfer.to);
   event.error = {ErrorCode::timeout,
                  fmt::format("{}: {}; sent {} times in all",
                              describe(key, transfer.from, transfer.to), why, one.attempt + 1)};
@@ -180,11 +181,8 @@ void ZmqLink::State::finish_sending(const FrameHeader& frame) {
     }
     forget_queued(frame.key, *peer);
   }
-  LinkEvent event;
-  event.kind = LinkEvent::Kind::delivered;
-  event.key = frame.key;
-  event.from = one.transfer.from;
-  event.to = one.transfer.to;
+  LinkEvent event =
+      event_of(LinkEvent::Kind::delivered, frame.key, one.transfer.from, one.transfer.to);
   event.begin = one.begin;
   event.end = frame.end;
   event.resent = one.attempt;
@@ -199,11 +197,7 @@ void ZmqLink::State::sending_failed(const FrameHeader& frame) {
     hub.count_unexpected();
     return;
   }
-  LinkEvent event;
-  event.kind = LinkEvent::Kind::lost;
-  event.key = frame.key;
-  event.from = frame.from;
-  event.to = frame.to;
+  LinkEvent event = event_of(LinkEvent::Kind::lost, frame.key, frame.from, frame.to);
   event.error = {ErrorCode::corrupt,
                  fmt::format("{}: given up at the other end after {} attempts",
                              describe(frame.key, frame.from, frame.to), frame.attempt + 1)};
@@ -296,11 +290,7 @@ void ZmqLink::State::complete(const TransferKey& key, const FrameHeader& frame) 
     FrameHeader last = frame;
     last.attempt = found->second.attempt;
     last.end = monotonic_seconds();
-    LinkEvent event;
-    event.kind = LinkEvent::Kind::arrived;
-    event.key = key;
-    event.from = frame.from;
-    event.to = frame.to;
+    LinkEvent event = event_of(LinkEvent::Kind::arrived, key, frame.from, frame.to);
     event.data = found->second.grant.data;
     event.begin = frame.begin;
     event.end = last.end;
@@ -328,11 +318,7 @@ void ZmqLink::State::acknowledge(const TransferKey& key, const FrameHeader& fram
 
 void ZmqLink::State::give_up(const FrameHeader& frame, const Error& error) {
   incoming.erase(frame.key);
-  LinkEvent event;
-  event.kind = LinkEvent::Kind::lost;
-  event.key = frame.key;
-  event.from = frame.from;
-  event.to = frame.to;
+  LinkEvent event = event_of(LinkEvent::Kind::lost, frame.key, frame.from, frame.to);
   event.error = error;
   (void)hub.deliver(frame.to, event);
   if (const Peer* peer = peer_of(frame.from))

@@ -41,35 +41,39 @@ TransferKey key_of(std::uint32_t microbatch, Op op = Op::transfer_forward, PlanE
 class Inbox {
  public:
   LinkSink sink() {
-    return [this](LinkEvent event) {
-      const std::lock_guard lock(mutex_);
-      events_.push_back(std::move(event));
-      came_.notify_all();
+    return [state = state_](LinkEvent event) {
+      const std::lock_guard lock(state->mutex);
+      state->events.push_back(std::move(event));
+      state->came.notify_all();
     };
   }
   /// The first event of a kind that was not taken yet.
   LinkEvent wait_for(LinkEvent::Kind kind) {
-    std::unique_lock lock(mutex_);
+    std::vector<LinkEvent>& events = state_->events;
+    std::unique_lock lock(state_->mutex);
     std::size_t at = 0;
-    const bool found = came_.wait_for(lock, std::chrono::seconds{20}, [&] {
-      for (at = 0; at < events_.size(); ++at)
-        if (events_[at].kind == kind) return true;
+    const bool found = state_->came.wait_for(lock, std::chrono::seconds{20}, [&] {
+      for (at = 0; at < events.size(); ++at)
+        if (events[at].kind == kind) return true;
       return false;
     });
     if (!found) FAIL("no event of kind " << static_cast<int>(kind) << " within 20 s");
-    LinkEvent event = events_[at];
-    events_.erase(events_.begin() + static_cast<std::ptrdiff_t>(at));
+    LinkEvent event = events[at];
+    events.erase(events.begin() + static_cast<std::ptrdiff_t>(at));
     return event;
   }
   std::size_t size() {
-    const std::lock_guard lock(mutex_);
-    return events_.size();
+    const std::lock_guard lock(state_->mutex);
+    return state_->events.size();
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable came_;
-  std::vector<LinkEvent> events_;
+  struct State {
+    std::mutex mutex;
+    std::condition_variable came;
+    std::vector<LinkEvent> events;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();  // sinks may outlive the inbox
 };
 
 std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
