@@ -43,11 +43,13 @@ struct ShardEpilogue {
 };
 
 void apply(const void* context, const MatrixPart& part) {
-  const auto& [epilogue, out, row, column] = *static_cast<const ShardEpilogue*>(context);
+  const auto& shard = *static_cast<const ShardEpilogue*>(context);
+  const MatmulEpilogue& epilogue = shard.epilogue;
+  const Tensor& out = shard.out;
   const Tensor& other = epilogue.other;
   const Bytes size = size_of(out.dtype);
   const auto at = [&](const Tensor& t, std::uint64_t i) {
-    return t.data + ((row + i) * t.row_stride + column + part.column) * size;
+    return t.data + ((shard.row + i) * t.row_stride + shard.column + part.column) * size;
   };
   for (std::uint64_t i = part.row; i < part.row + part.rows; ++i) {
     std::byte* y = at(out, i);
