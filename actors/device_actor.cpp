@@ -310,12 +310,11 @@ void DeviceState::heard(const LinkEvent& event) {
   if (program == nullptr || event.key.step != key_step) return;
   switch (event.kind) {
     case LinkEvent::Kind::granted: {
-      // It came from a socket. Tied halves have a slot of their own.
+      if (transfer.op == Op::transfer_tied) return;  // halves have a slot of their own
       const auto reader = receiver_of(transfer, stages());
-      if (!reader || transfer.op == Op::transfer_tied ||
-          stages().device_of_stage[transfer.stage.index()] != setup.device ||
+      if (!reader || stages().device_of_stage[transfer.stage.index()] != setup.device ||
           stages().device_of_stage[reader->index()] != event.to) {
-        if (transfer.op != Op::transfer_tied) ++stale;
+        ++stale;  // it came from a socket, and no plan of ours says so
         return;
       }
       if (transfer.microbatch.value < stages().transfer_slots) return;

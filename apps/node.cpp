@@ -1,28 +1,16 @@
-#include <unistd.h>
-
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <csignal>
 #include <ostream>
 
 #include "actors/launch.h"
+#include "apps/interrupts.h"
 #include "apps/program.h"
 
 namespace troupe {
 namespace {
 
 constexpr Seconds join_timeout = 30;
-
-volatile std::sig_atomic_t interrupts = 0;
-
-/// The run ends its nodes in order after the first Ctrl-C, which reaches every process of a
-/// terminal, or SIGTERM, which a batch system sends to all; the second one ends this process at
-/// once.
-extern "C" void note_interrupt(int) {
-  interrupts = interrupts + 1;
-  if (interrupts > 1) _exit(130);
-}
 
 ExitCode serve(const std::string& address, const std::string& name, const Console& console) {
   const auto colon = address.rfind(':');
@@ -40,14 +28,15 @@ ExitCode serve(const std::string& address, const std::string& name, const Consol
                      "like 127.0.0.1:7000",
                      address)},
         console);
-  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, note_interrupt);
+  // A terminal and a batch system tell every process: once joined, the run ends its nodes in order.
+  const Interrupts listening;
   JoinCallbacks waiting;
   waiting.on_waiting = [&](const std::string& why) {
     console.err << fmt::format("no run answers at {} yet ({}); trying for {:.0f} s\n", address, why,
                                join_timeout)
                 << std::flush;
   };
-  waiting.should_stop = [] { return interrupts > 0; };
+  waiting.should_stop = Interrupts::asked;
   const Status done = run_node(address.substr(0, colon), static_cast<std::uint16_t>(port), name,
                                join_timeout, waiting);
   return done ? ExitCode::success : report_error(done.error(), console);

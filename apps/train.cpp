@@ -1,8 +1,5 @@
-#include <unistd.h>
-
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -10,6 +7,7 @@
 #include "actors/data/batches.h"
 #include "actors/launch.h"
 #include "apps/config_arguments.h"
+#include "apps/interrupts.h"
 #include "apps/plan_tables.h"
 #include "apps/progress.h"
 #include "apps/report.h"
@@ -19,14 +17,6 @@ namespace troupe {
 namespace {
 
 namespace fs = std::filesystem;
-
-volatile std::sig_atomic_t interrupts = 0;
-
-/// The first Ctrl-C, or SIGTERM, ends the run after its step, the second ends the process at once.
-extern "C" void note_training_interrupt(int) {
-  interrupts = interrupts + 1;
-  if (interrupts > 1) _exit(130);
-}
 
 struct TrainArguments {
   bool resume = false;
@@ -72,7 +62,7 @@ class Recorder {
     out.on_checkpoint = [this](const std::string& path) { say("checkpoint " + path); };
     out.on_trace = [this](const Timeline& played) { report_.played = played; };
     out.on_event = [this](const RunEvent& event) { note_event(event); };
-    out.should_stop = [this] { return interrupts > 0 || !disk_.ok(); };
+    out.should_stop = [this] { return Interrupts::asked() || !disk_.ok(); };
     return out;
   }
 
@@ -269,9 +259,10 @@ ExitCode run(const LoadedConfig& config,
                             : RunFolder::create(folder);
   };
   Recorder recorder(make_folder, config, options.trace_step, console, arguments.quiet);
-  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, note_training_interrupt);
-  const auto outcome = run_training(config.spec, recorder.callbacks(), options);
-  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  const auto outcome = [&] {
+    const Interrupts listening;
+    return run_training(config.spec, recorder.callbacks(), options);
+  }();
   if (recorder.planned()) recorder.finish(unigram_loss_of(config.spec));
   if (!recorder.disk()) {
     report_error(recorder.disk().error(), console);

@@ -140,12 +140,7 @@ void LinkHub::grant(const Grant& grant) {
     remote->grant(grant);
     return;
   }
-  LinkEvent event;
-  event.kind = LinkEvent::Kind::granted;
-  event.key = grant.key;
-  event.from = grant.from;
-  event.to = grant.to;
-  (void)deliver(grant.from, event);
+  (void)deliver(grant.from, event_of(LinkEvent::Kind::granted, grant.key, grant.from, grant.to));
   if (waiting) start_local(*waiting, grant);
 }
 

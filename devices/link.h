@@ -54,6 +54,18 @@ struct LinkEvent {
   Error error;
 };
 
+inline LinkEvent event_of(LinkEvent::Kind kind,
+                          const TransferKey& key,
+                          DeviceId from,
+                          DeviceId to) {
+  LinkEvent event;
+  event.kind = kind;
+  event.key = key;
+  event.from = from;
+  event.to = to;
+  return event;
+}
+
 /// Called on a thread of the link: only post a message.
 using LinkSink = std::function<void(LinkEvent)>;
 

@@ -98,6 +98,8 @@ struct ZmqLink::State : std::enable_shared_from_this<ZmqLink::State> {
   void granted(const FrameHeader& frame);
   void start(const Transfer& transfer);
   void send_attempt(Sending& one);
+  /// The bytes from `offset` on that fit a frame; none at the tensor's end.
+  FrameHeader queue_data(const Sending& one, Bytes offset);
   void sent(const FrameHeader& last);
   void send_again(const TransferKey& key, const std::string& why);
   void received_data(const FrameHeader& frame, std::span<const std::byte> payload);
@@ -105,7 +107,6 @@ struct ZmqLink::State : std::enable_shared_from_this<ZmqLink::State> {
   void complete(const TransferKey& key, const FrameHeader& frame);
   void acknowledge(const TransferKey& key, const FrameHeader& frame);
   void finish_sending(const FrameHeader& frame);
-  void cut_short(Sending& one);
   void forget_queued(const TransferKey& key, Peer& peer);
   void sending_failed(const FrameHeader& frame);
   void give_up(const FrameHeader& frame, const Error& error);

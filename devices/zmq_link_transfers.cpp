@@ -26,15 +26,6 @@ FrameHeader reply_to(const FrameHeader& frame, FrameKind kind) {
   return reply;
 }
 
-LinkEvent event_of(LinkEvent::Kind kind, const TransferKey& key, DeviceId from, DeviceId to) {
-  LinkEvent event;
-  event.kind = kind;
-  event.key = key;
-  event.from = from;
-  event.to = to;
-  return event;
-}
-
 bool is_last(const FrameHeader& frame) {
   return frame.offset + frame.payload_bytes == frame.total;
 }
@@ -77,27 +68,30 @@ void ZmqLink::State::start(const Transfer& transfer) {
   send_attempt(one);
 }
 
-void ZmqLink::State::send_attempt(Sending& one) {
+FrameHeader ZmqLink::State::queue_data(const Sending& one, Bytes offset) {
   const Transfer& transfer = one.transfer;
+  FrameHeader frame;
+  frame.kind = FrameKind::data;
+  frame.key = transfer.key;
+  frame.from = transfer.from;
+  frame.to = transfer.to;
+  frame.attempt = one.attempt;
+  frame.offset = offset;
+  frame.total = transfer.bytes;
+  frame.payload_bytes =
+      static_cast<std::uint32_t>(std::min(frame_payload_bytes, transfer.bytes - offset));
+  frame.begin = one.begin;
+  queue(peer_of(transfer.to)->who.process, frame, transfer.data + offset);
+  return frame;
+}
+
+void ZmqLink::State::send_attempt(Sending& one) {
   one.acknowledged_by = 0;
   one.leaving = false;
-  const std::uint32_t to = peer_of(transfer.to)->who.process;
   Bytes offset = 0;
   do {
-    FrameHeader frame;
-    frame.kind = FrameKind::data;
-    frame.key = transfer.key;
-    frame.from = transfer.from;
-    frame.to = transfer.to;
-    frame.attempt = one.attempt;
-    frame.offset = offset;
-    frame.total = transfer.bytes;
-    frame.payload_bytes =
-        static_cast<std::uint32_t>(std::min(frame_payload_bytes, transfer.bytes - offset));
-    frame.begin = one.begin;
-    queue(to, frame, transfer.data + offset);
-    offset += frame.payload_bytes;
-  } while (offset < transfer.bytes);
+    offset += queue_data(one, offset).payload_bytes;
+  } while (offset < one.transfer.bytes);
 }
 
 /// The last frame of an attempt is with ZeroMQ: from now on an acknowledgement is due.
@@ -143,24 +137,6 @@ void ZmqLink::State::forget_queued(const TransferKey& key, Peer& peer) {
   });
 }
 
-/// An earlier attempt has arrived after all, so the rest of this one is not worth its time. What
-/// ZeroMQ has of it is followed by a frame without bytes, which will be acknowledged.
-void ZmqLink::State::cut_short(Sending& one) {
-  const Transfer& transfer = one.transfer;
-  Peer& peer = *peer_of(transfer.to);
-  forget_queued(transfer.key, peer);
-  FrameHeader end;
-  end.kind = FrameKind::data;
-  end.key = transfer.key;
-  end.from = transfer.from;
-  end.to = transfer.to;
-  end.attempt = one.attempt;
-  end.offset = end.total = transfer.bytes;
-  end.begin = one.begin;
-  one.acknowledged_by = 0;
-  queue(peer.who.process, end, transfer.data + transfer.bytes);
-}
-
 void ZmqLink::State::finish_sending(const FrameHeader& frame) {
   const auto found = sending.find(frame.key);
   if (found == sending.end()) {
@@ -175,11 +151,15 @@ void ZmqLink::State::finish_sending(const FrameHeader& frame) {
   if (frame.attempt < one.attempt) {
     Peer* peer = peer_of(one.transfer.to);
     if (peer == nullptr || peer->lost) return;  // the loss was reported
-    if (one.leaving) {  // ZeroMQ may still read the bytes of the later attempt
-      cut_short(one);
+    // An earlier attempt has arrived after all: the rest of this one is not worth its time. What
+    // ZeroMQ has of it, whose bytes it may still read, is followed by a frame without bytes, which
+    // will be acknowledged.
+    forget_queued(frame.key, *peer);
+    if (one.leaving) {
+      one.acknowledged_by = 0;
+      (void)queue_data(one, one.transfer.bytes);
       return;
     }
-    forget_queued(frame.key, *peer);
   }
   LinkEvent event =
       event_of(LinkEvent::Kind::delivered, frame.key, one.transfer.from, one.transfer.to);

@@ -134,8 +134,6 @@ Result<Dataset> Dataset::open(const DataSpec& data,
     validation.push_back({i, split, count - split});
     files.push_back(std::move(cached->tokens));
   }
-  const std::uint64_t fingerprint =
-      fingerprint_of(files, data.validation_fraction, shape.sequence_length);
   Dataset dataset(std::move(files), Windows(std::move(training), shape.sequence_length),
                   Windows(std::move(validation), shape.sequence_length));
   if (dataset.training_.count() == 0)
@@ -145,7 +143,8 @@ Result<Dataset> Dataset::open(const DataSpec& data,
   dataset.tokenizer_ = std::move(*tokenizer);
   dataset.shape_ = shape;
   dataset.seed_ = seed;
-  dataset.fingerprint_ = fingerprint;
+  dataset.fingerprint_ =
+      fingerprint_of(dataset.files_, data.validation_fraction, shape.sequence_length);
   dataset.vocabulary_ = model_vocabulary;
   dataset.notes_ = std::move(notes);
   return dataset;

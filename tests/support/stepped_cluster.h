@@ -101,14 +101,6 @@ class TimedLinks final : public LinkPort {
   }
 
  private:
-  static LinkEvent event_of(LinkEvent::Kind kind, TransferKey key, DeviceId from, DeviceId to) {
-    LinkEvent event;
-    event.kind = kind;
-    event.key = key;
-    event.from = from;
-    event.to = to;
-    return event;
-  }
   void start(const Transfer& transfer) {
     ++sent;
     const Grant grant = grants_.at(transfer.key);
