@@ -47,7 +47,6 @@ struct RunOptions {
   std::string node_program;
   /// Only for nodes in this process: other tokens than the files'.
   std::shared_ptr<TokenSource> tokens;
-  Seconds join_timeout = 30;
   /// Of the tensor link of this process.
   ZmqLinkOptions link = {};
 };

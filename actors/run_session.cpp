@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "actors/changed_settings.h"
 #include "actors/checkpoint/checkpoint.h"
 #include "actors/run_session_ask.h"
 #include "actors/run_spec_json.h"
@@ -22,6 +23,7 @@
 namespace troupe {
 namespace {
 
+constexpr Seconds start_timeout = 60;   // from a started process to its first message
 constexpr Seconds build_timeout = 600;  // allocation, first touch, reading a checkpoint
 constexpr std::uint32_t most_microbatches = 4096;
 
@@ -150,8 +152,9 @@ Status RunSession::start_children() {
 
 Status RunSession::await_joins(const std::vector<std::string>& awaited) {
   std::set<std::string> missing(awaited.begin(), awaited.end());
-  const auto until =
-      std::chrono::steady_clock::now() + std::chrono::duration<double>(options_.join_timeout);
+  // People and batch systems start nodes when they can; what this process started comes at once.
+  const Seconds patience = spec_.joining_nodes.empty() ? start_timeout : spec_.join_timeout;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience);
   while (!missing.empty()) {
     self_->receive(
         [&](const NodeJoined& joined) {
@@ -171,8 +174,8 @@ Status RunSession::await_joins(const std::vector<std::string>& awaited) {
       return Error{ErrorCode::cancelled, "stopped while waiting for nodes"};
     if (!missing.empty() && std::chrono::steady_clock::now() >= until)
       return Error{ErrorCode::timeout,
-                   fmt::format("{} did not join within {:.0f} s", fmt::join(missing, ", "),
-                               options_.join_timeout)};
+                   fmt::format("{} did not join within {}", fmt::join(missing, ", "),
+                               format_seconds(patience))};
   }
   return {};
 }
@@ -301,7 +304,8 @@ Status RunSession::read_resume() {
   const RunRecord& record = checkpoint->run();
   if (record.model != spec_.model)
     return Error{ErrorCode::invalid_input,
-                 fmt::format("{} holds another model than the configuration", folder)};
+                 fmt::format("{} holds another model than the configuration: {}", folder,
+                             changed_settings(record.model, spec_.model))};
   if (record.step > 0 && record.seed != spec_.seed)
     return Error{ErrorCode::invalid_input,
                  fmt::format("{} was trained with seed {}, the configuration says {}", folder,

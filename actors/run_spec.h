@@ -63,6 +63,7 @@ struct RunSpec {
   /// in `cluster` are already that much slower; nobody applies this again.
   double emulation_time_scale = 1.0;
   Seconds request_timeout = 30;       ///< a peer that does not answer for so long is lost
+  Seconds join_timeout = 600;         ///< what `joining_nodes` have to join in
   bool copy_between_devices = false;  ///< in-process links copy instead of passing references
 };
 

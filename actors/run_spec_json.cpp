@@ -140,6 +140,7 @@ std::string to_json(const RunSpec& spec) {
                      {"plan", options_to_json(spec.plan)},
                      {"emulation_time_scale", spec.emulation_time_scale},
                      {"request_timeout", spec.request_timeout},
+                     {"join_timeout", spec.join_timeout},
                      {"copy_between_devices", spec.copy_between_devices}};
   return json.dump();
 }
@@ -166,6 +167,7 @@ Result<RunSpec> run_spec_from_json(std::string_view text) try {
   spec.plan = options_from_json(json.at("plan"));
   json.at("emulation_time_scale").get_to(spec.emulation_time_scale);
   json.at("request_timeout").get_to(spec.request_timeout);
+  json.at("join_timeout").get_to(spec.join_timeout);
   json.at("copy_between_devices").get_to(spec.copy_between_devices);
   return spec;
 } catch (const JsonRefused& refused) {

@@ -88,6 +88,7 @@ void ConfigBuilder::check_vocabulary() {
 void ConfigBuilder::build_network() {
   const ConfigReader network = reader_.table("network");
   spec_.request_timeout = network.seconds("request_timeout");
+  spec_.join_timeout = network.seconds("join_timeout");
   if (!network.has("listen")) return;
   const std::string address = network.text("listen");
   const auto colon = address.rfind(':');

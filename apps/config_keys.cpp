@@ -90,7 +90,8 @@ constexpr ConfigKey keys[] = {
     {"data", "validation_fraction", number, has_default, "0.1", 0, 0.9, "",
      "The last part of each file that is never trained on."},
 
-    {"training", "batch_size", integer, required, "16", 1, 16777216, "", "Sequences per step."},
+    {"training", "batch_size", integer, required, "16", 1, 16777216, "",
+     "Sequences per step, over all microbatches and devices."},
     {"training", "microbatches", integer, optional, "4", 1, 65536, "",
      "Microbatches per step; the last may be smaller. Absent: from microbatch_size, or 1."},
     {"training", "microbatch_size", integer, optional, "4", 1, 16777216, "",
@@ -206,6 +207,8 @@ constexpr ConfigKey keys[] = {
      "Address that nodes join at. Loopback only; port 0: any free one."},
     {"network", "request_timeout", time, has_default, "\"30 s\"", 0.001, 86400, "",
      "A peer that does not answer for so long is lost."},
+    {"network", "join_timeout", time, has_default, "\"10 min\"", 0.001, 604800, "",
+     "Nodes with joins = true that have not joined by then end the run."},
 };
 
 }  // namespace

@@ -6,13 +6,19 @@
 #include "actors/launch.h"
 #include "apps/interrupts.h"
 #include "apps/program.h"
+#include "planner/units.h"
 
 namespace troupe {
 namespace {
 
-constexpr Seconds join_timeout = 30;
-
-ExitCode serve(const std::string& address, const std::string& name, const Console& console) {
+ExitCode serve(const std::string& address,
+               const std::string& name,
+               const std::string& timeout,
+               const Console& console) {
+  const auto patience = parse_seconds(timeout);
+  if (!patience)
+    return report_error(
+        {ErrorCode::invalid_input, fmt::format("--timeout: {}", patience.error().text)}, console);
   const auto colon = address.rfind(':');
   unsigned port = 0;
   bool holds = colon != std::string::npos && colon > 0;
@@ -32,13 +38,13 @@ ExitCode serve(const std::string& address, const std::string& name, const Consol
   const Interrupts listening;
   JoinCallbacks waiting;
   waiting.on_waiting = [&](const std::string& why) {
-    console.err << fmt::format("no run answers at {} yet ({}); trying for {:.0f} s\n", address, why,
-                               join_timeout)
+    console.err << fmt::format("no run answers at {} yet ({}); trying for {}\n", address, why,
+                               timeout)
                 << std::flush;
   };
   waiting.should_stop = Interrupts::asked;
   const Status done = run_node(address.substr(0, colon), static_cast<std::uint16_t>(port), name,
-                               join_timeout, waiting);
+                               *patience, waiting);
   return done ? ExitCode::success : report_error(done.error(), console);
 }
 
@@ -50,9 +56,16 @@ void add_node(CLI::App& app, ChosenCommand& chosen) {
   const auto name = std::make_shared<std::string>();
   command->add_option("--join", *address, "Where the run listens, HOST:PORT")->required();
   command->add_option("--name", *name, "Which [[node]] of the configuration this is")->required();
-  command->footer("Examples:\n  troupe node --join 127.0.0.1:7000 --name turing");
+  const auto timeout = std::make_shared<std::string>("10 min");
+  command->add_option("--timeout", *timeout, "How long to look for the run, like \"30 s\"")
+      ->capture_default_str();
+  command->footer(
+      "Examples:\n"
+      "  troupe node --join 127.0.0.1:7171 --name second\n"
+      "  troupe node --join 127.0.0.1:7171 --name second --timeout \"1 h\"\n\n"
+      "The run may start before the node or after it: each waits for the other.");
   command->callback([=, &chosen] {
-    chosen.body = [=](const Console& console) { return serve(*address, *name, console); };
+    chosen.body = [=](const Console& console) { return serve(*address, *name, *timeout, console); };
   });
 }
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "actors/changed_settings.h"
 #include "actors/checkpoint/checkpoint.h"
 #include "actors/data/batches.h"
 #include "actors/launch.h"
@@ -184,20 +185,11 @@ void warn_of_other_settings(const std::string& checkpoint,
   if (!path) return;
   const auto loaded = load_config(*path, {.overrides = {}, .look_at_files = false});
   if (!loaded) return;  // of another version
-  const RunSpec& then = loaded->spec;
-  std::string keys;
-  const auto compare = [&keys](const char* key, const auto& a, const auto& b) {
-    if (a != b) keys += (keys.empty() ? "" : ", ") + std::string(key);
-  };
-  compare("data.format", then.data.format, now.data.format);
-  compare("data.tokenizer", then.data.tokenizer, now.data.tokenizer);
-  compare("data.validation_fraction", then.data.validation_fraction, now.data.validation_fraction);
-  compare("training.sequence_length", then.shape.sequence_length, now.shape.sequence_length);
-  compare("training.compute", then.shape.compute, now.shape.compute);
-  if (!keys.empty())
+  const std::string changed = changed_settings(loaded->spec, now);
+  if (!changed.empty())
     console.err << fmt::format(
         "warning: not as in {}: {}; from here on the run is not the one that was saved\n", *path,
-        keys);
+        changed);
 }
 
 double unigram_loss_of(const RunSpec& spec) {

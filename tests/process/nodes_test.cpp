@@ -257,7 +257,7 @@ TEST_CASE("a node that never joins is named") {
   ProcessRun run(2);
   run.options.node_program = "/bin/cat";  // waits for nothing that comes
   run.spec.joining_nodes = {NodeId{0}, NodeId{1}};
-  run.options.join_timeout = 0.5;
+  run.spec.join_timeout = 0.5;
   const PlayedRun played = play(run.spec, run.options);
   CHECK(played.code == ErrorCode::timeout);
   CHECK(played.error.find("n0, n1 did not join") != std::string::npos);

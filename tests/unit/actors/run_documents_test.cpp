@@ -35,6 +35,7 @@ RunSpec rich_spec() {
   spec.plan.pinned = {{{0, 3}, DeviceId{1}}, {{3, 6}, DeviceId{0}}};
   spec.plan.schedule = ScheduleKind::zero_bubble_h1;
   spec.request_timeout = 1.0 / 3;
+  spec.join_timeout = 2.0 / 3;
   return spec;
 }
 

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "apps/config_schema.h"
+#include "apps/run_config.h"
 #include "tests/support/catch.h"
 
 namespace troupe {
@@ -118,6 +119,31 @@ TEST_CASE("every configuration that README and help pages show with its settings
     ++checked;
   }
   CHECK(checked >= 10);
+}
+
+TEST_CASE("the configuration that README writes out is legal") {
+  std::ifstream readme(std::string(TROUPE_SOURCE_DIR) + "/README.md");
+  std::string toml;
+  bool inside = false;
+  for (std::string line; std::getline(readme, line);) {
+    if (line == "    TOML") inside = false;
+    if (inside) toml += line + "\n";
+    if (line.ends_with("<<'TOML'")) inside = true;
+  }
+  // Its paths start at the root of the repository, where README lies.
+  const auto outcome = parse_config(toml, std::string(TROUPE_SOURCE_DIR) + "/mine.toml");
+  INFO(to_text(outcome.problems));
+  REQUIRE(outcome.loaded.has_value());
+  CHECK(outcome.loaded->spec.name == "mine");
+}
+
+TEST_CASE("node says what is wrong with how long it shall wait") {
+  const auto refused =
+      call({"node", "--join", "127.0.0.1:1", "--name", "n", "--timeout", "5 parsecs"});
+  CHECK(refused.code == 2);
+  CHECK(refused.err.starts_with("error: --timeout: "));
+  CHECK(refused.err.find("250 ms") != std::string::npos);
+  CHECK(call({"node", "--join", "127.0.0.1:1", "--name", "n", "--timeout", "1 ms"}).code == 1);
 }
 
 TEST_CASE("what is misspelt is named with the nearest right thing, exit code 2") {

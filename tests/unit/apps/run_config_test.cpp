@@ -43,9 +43,10 @@ std::string errors_of(const std::string& text, std::vector<std::string> override
 
 /// Every value of a spec as text, so that two specs can be compared and the difference read.
 std::string dump(const RunSpec& spec) {
-  std::string out = fmt::format("{} {} {} {} {} {}:{} {} {}\n", spec.name, spec.folder, spec.steps,
-                                spec.seed, spec.state_hash_every, spec.listen_host,
-                                spec.listen_port, spec.request_timeout, spec.copy_between_devices);
+  std::string out =
+      fmt::format("{} {} {} {} {} {}:{} {} {} {}\n", spec.name, spec.folder, spec.steps, spec.seed,
+                  spec.state_hash_every, spec.listen_host, spec.listen_port, spec.request_timeout,
+                  spec.join_timeout, spec.copy_between_devices);
   const ModelSpec& m = spec.model;
   out += fmt::format("model {} {} {} {} {} {} {} {} {} {} {} {}\n", static_cast<int>(m.family),
                      m.blocks, m.width, m.heads, m.kv_heads, m.ffn_width, m.vocabulary, m.context,

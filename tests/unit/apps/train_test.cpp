@@ -188,8 +188,28 @@ TEST_CASE("a run that goes on with other data says so") {
   const Outcome other = call(arguments);
   INFO(other.err);
   CHECK(other.code == 0);
-  CHECK(other.err.find("config.toml: data.validation_fraction, training.compute;") !=
-        std::string::npos);
+  CHECK(other.err.find("config.toml: data.validation_fraction = 0.3, was ") != std::string::npos);
+  CHECK(other.err.find("; training.compute = bf16, was f32; from here on") != std::string::npos);
+  // More steps without a word about where the learning rate's fall ends: it ends elsewhere.
+  arguments = train(temporary.path(), "run", 5);
+  std::erase(arguments, "learning_rate.total_steps=6");
+  arguments.pop_back();
+  arguments.emplace_back("--resume");
+  const Outcome longer = call(arguments);
+  INFO(longer.err);
+  CHECK(longer.code == 0);
+  CHECK(longer.err.find("learning_rate.total_steps = 5, was 6") != std::string::npos);
+}
+
+TEST_CASE("a checkpoint of another model is refused with the keys that differ") {
+  const TemporaryFolder temporary;
+  REQUIRE(call(train(temporary.path(), "run", 2)).code == 0);
+  auto arguments = train(temporary.path(), "run", 3);
+  arguments.insert(arguments.end(), {"--set", "model.tied=false", "--resume"});
+  const Outcome other = call(arguments);
+  CHECK(other.code == 2);
+  CHECK(other.err.find("step-00000002 holds another model than the configuration: "
+                       "model.tied = false, was true\n") != std::string::npos);
 }
 
 TEST_CASE("a run that goes on with other bytes in the same file says so; an equal copy is fine") {

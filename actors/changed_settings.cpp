@@ -1,0 +1,98 @@
+#include "actors/changed_settings.h"
+
+#include <fmt/format.h>
+
+namespace troupe {
+namespace {
+
+std::string_view name_of(ModelFamily family) {
+  return family == ModelFamily::gpt2 ? "gpt2" : "llama";
+}
+std::string_view name_of(TextFormat format) {
+  return format == TextFormat::text ? "text" : "jsonl";
+}
+std::string_view name_of(TokenizerKind kind) {
+  return kind == TokenizerKind::bytes ? "bytes" : "gpt2";
+}
+std::string_view name_of(DType type) {
+  return to_string(type);
+}
+std::string_view name_of(LearningRateShape shape) {
+  switch (shape) {
+    case LearningRateShape::constant: return "constant";
+    case LearningRateShape::linear: return "linear";
+    case LearningRateShape::cosine: return "cosine";
+  }
+  return "unknown";
+}
+template <class Number>
+Number name_of(Number number) {
+  return number;
+}
+
+class Changes {
+ public:
+  template <class Value>
+  void compare(std::string_view key, const Value& then, const Value& now) {
+    if (then == now) return;
+    text_ += fmt::format("{}{} = {}, was {}", text_.empty() ? "" : "; ", key, name_of(now),
+                         name_of(then));
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+/// The rate of a constant shape depends on neither its minimum nor its end.
+void compare(Changes& changes, const LearningRateSpec& then, const LearningRateSpec& now) {
+  changes.compare("learning_rate.shape", then.shape, now.shape);
+  changes.compare("learning_rate.learning_rate", then.learning_rate, now.learning_rate);
+  changes.compare("learning_rate.warmup_steps", then.warmup_steps, now.warmup_steps);
+  if (now.shape == LearningRateShape::constant) return;
+  changes.compare("learning_rate.minimum", then.minimum, now.minimum);
+  changes.compare("learning_rate.total_steps", then.total_steps, now.total_steps);
+}
+
+}  // namespace
+
+std::string changed_settings(const RunSpec& then, const RunSpec& now) {
+  Changes changes;
+  changes.compare("data.format", then.data.format, now.data.format);
+  if (now.data.format == TextFormat::jsonl)
+    changes.compare("data.jsonl_field", then.data.jsonl_field, now.data.jsonl_field);
+  changes.compare("data.tokenizer", then.data.tokenizer, now.data.tokenizer);
+  changes.compare("data.validation_fraction", then.data.validation_fraction,
+                  now.data.validation_fraction);
+  changes.compare("training.microbatches", then.shape.microbatch_count, now.shape.microbatch_count);
+  changes.compare("training.sequence_length", then.shape.sequence_length,
+                  now.shape.sequence_length);
+  changes.compare("training.compute", then.shape.compute, now.shape.compute);
+  changes.compare("optimizer.beta1", then.optimizer.beta1, now.optimizer.beta1);
+  changes.compare("optimizer.beta2", then.optimizer.beta2, now.optimizer.beta2);
+  changes.compare("optimizer.epsilon", then.optimizer.epsilon, now.optimizer.epsilon);
+  changes.compare("optimizer.weight_decay", then.optimizer.weight_decay,
+                  now.optimizer.weight_decay);
+  changes.compare("optimizer.clip_norm", then.optimizer.clip_norm, now.optimizer.clip_norm);
+  compare(changes, then.learning_rate, now.learning_rate);
+  return changes.take();
+}
+
+std::string changed_settings(const ModelSpec& then, const ModelSpec& now) {
+  Changes changes;
+  changes.compare("model.family", then.family, now.family);
+  changes.compare("model.blocks", then.blocks, now.blocks);
+  changes.compare("model.width", then.width, now.width);
+  changes.compare("model.heads", then.heads, now.heads);
+  changes.compare("model.kv_heads", then.kv_heads, now.kv_heads);
+  changes.compare("model.ffn_width", then.ffn_width, now.ffn_width);
+  changes.compare("model.vocabulary", then.vocabulary, now.vocabulary);
+  changes.compare("model.context", then.context, now.context);
+  changes.compare("model.tied", then.tied, now.tied);
+  changes.compare("model.norm_epsilon", then.norm_epsilon, now.norm_epsilon);
+  changes.compare("model.rope_theta", then.rope_theta, now.rope_theta);
+  changes.compare("model.dropout", then.dropout, now.dropout);
+  return changes.take();
+}
+
+}  // namespace troupe
