@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
+#include "planner/model_json.h"
+
 namespace troupe {
 namespace {
 
-std::string_view name_of(ModelFamily family) {
-  return family == ModelFamily::gpt2 ? "gpt2" : "llama";
-}
 std::string_view name_of(TextFormat format) {
   return format == TextFormat::text ? "text" : "jsonl";
 }
@@ -24,6 +25,11 @@ std::string_view name_of(LearningRateShape shape) {
     case LearningRateShape::cosine: return "cosine";
   }
   return "unknown";
+}
+/// A number as fmt writes it elsewhere in these texts: 10000, not JSON's 10000.0.
+std::string name_of(const nlohmann::json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_number_float() ? fmt::to_string(value.get<double>()) : value.dump();
 }
 template <class Number>
 Number name_of(Number number) {
@@ -79,19 +85,11 @@ std::string changed_settings(const RunSpec& then, const RunSpec& now) {
 }
 
 std::string changed_settings(const ModelSpec& then, const ModelSpec& now) {
+  const nlohmann::json before = model_json(then);
+  const nlohmann::json after = model_json(now);
   Changes changes;
-  changes.compare("model.family", then.family, now.family);
-  changes.compare("model.blocks", then.blocks, now.blocks);
-  changes.compare("model.width", then.width, now.width);
-  changes.compare("model.heads", then.heads, now.heads);
-  changes.compare("model.kv_heads", then.kv_heads, now.kv_heads);
-  changes.compare("model.ffn_width", then.ffn_width, now.ffn_width);
-  changes.compare("model.vocabulary", then.vocabulary, now.vocabulary);
-  changes.compare("model.context", then.context, now.context);
-  changes.compare("model.tied", then.tied, now.tied);
-  changes.compare("model.norm_epsilon", then.norm_epsilon, now.norm_epsilon);
-  changes.compare("model.rope_theta", then.rope_theta, now.rope_theta);
-  changes.compare("model.dropout", then.dropout, now.dropout);
+  for (const auto& [key, value] : before.items())
+    changes.compare("model." + key, value, after.at(key));
   return changes.take();
 }
 
