@@ -1,0 +1,27 @@
+// The scorers of all tables. Each has a file of its own beside this one.
+#include "tests/bench/published/score.h"
+
+namespace troupe::published {
+
+std::vector<Score> score_schedules(const std::filesystem::path& folder);
+std::vector<Score> score_zero_model_states(const std::filesystem::path& folder);
+std::vector<Score> score_deepspeed_estimator(const std::filesystem::path& folder);
+std::vector<Score> score_zero_infinity_memory(const std::filesystem::path& folder);
+std::vector<Score> score_zero_infinity_bandwidth(const std::filesystem::path& folder);
+std::vector<Score> score_formulas(const std::filesystem::path& folder);
+std::vector<Score> score_schedule_formulas(const std::filesystem::path& folder);
+
+const std::vector<Entry>& entries() {
+  static const std::vector<Entry> all = {
+      {"pipeline_inflight_per_stage", score_schedules},
+      {"zero_model_states", score_zero_model_states},
+      {"deepspeed_memory_estimator", score_deepspeed_estimator},
+      {"zero_infinity_memory", score_zero_infinity_memory},
+      {"zero_infinity_bandwidth", score_zero_infinity_bandwidth},
+      {"memory_and_flop_formulas", score_formulas},
+      {"pipeline_schedule_formulas", score_schedule_formulas},
+  };
+  return all;
+}
+
+}  // namespace troupe::published
