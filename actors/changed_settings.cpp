@@ -38,11 +38,15 @@ Number name_of(Number number) {
 
 class Changes {
  public:
+  /// `why`: where the value comes from, if not from the key itself.
   template <class Value>
-  void compare(std::string_view key, const Value& then, const Value& now) {
+  void compare(std::string_view key,
+               const Value& then,
+               const Value& now,
+               std::string_view why = {}) {
     if (then == now) return;
-    text_ += fmt::format("{}{} = {}, was {}", text_.empty() ? "" : "; ", key, name_of(now),
-                         name_of(then));
+    text_ += fmt::format("{}{} = {}, was {}{}", text_.empty() ? "" : "; ", key, name_of(now),
+                         name_of(then), why);
   }
   std::string take() { return std::move(text_); }
 
@@ -51,13 +55,17 @@ class Changes {
 };
 
 /// The rate of a constant shape depends on neither its minimum nor its end.
-void compare(Changes& changes, const LearningRateSpec& then, const LearningRateSpec& now) {
+void compare_learning_rate(Changes& changes, const RunSpec& run_then, const RunSpec& run_now) {
+  const LearningRateSpec& then = run_then.learning_rate;
+  const LearningRateSpec& now = run_now.learning_rate;
   changes.compare("learning_rate.shape", then.shape, now.shape);
   changes.compare("learning_rate.learning_rate", then.learning_rate, now.learning_rate);
   changes.compare("learning_rate.warmup_steps", then.warmup_steps, now.warmup_steps);
   if (now.shape == LearningRateShape::constant) return;
   changes.compare("learning_rate.minimum", then.minimum, now.minimum);
-  changes.compare("learning_rate.total_steps", then.total_steps, now.total_steps);
+  const bool follows = then.total_steps == run_then.steps && now.total_steps == run_now.steps;
+  changes.compare("learning_rate.total_steps", then.total_steps, now.total_steps,
+                  follows ? " (follows run.steps)" : "");
 }
 
 }  // namespace
@@ -80,7 +88,7 @@ std::string changed_settings(const RunSpec& then, const RunSpec& now) {
   changes.compare("optimizer.weight_decay", then.optimizer.weight_decay,
                   now.optimizer.weight_decay);
   changes.compare("optimizer.clip_norm", then.optimizer.clip_norm, now.optimizer.clip_norm);
-  compare(changes, then.learning_rate, now.learning_rate);
+  compare_learning_rate(changes, then, now);
   return changes.take();
 }
 

@@ -3,6 +3,7 @@
 /// side is `run_node`.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,6 +23,8 @@ namespace troupe {
 struct RunEvent {
   std::string kind;  ///< "node_joined", "checkpoint_written", "run_failed", ...
   std::string text;
+  std::uint64_t step = 0;  ///< the last committed step when it happened
+  std::chrono::system_clock::time_point time{};
 };
 
 /// What the caller is told, on the thread that called run_training. All are optional.
@@ -72,10 +75,11 @@ struct PlannedRun {
 /// The plan alone: measures CPU devices here, whatever node they belong to; starts nothing.
 Result<PlannedRun> plan_training(const RunSpec& spec);
 
-/// While no run answers yet. Both may be empty.
+/// What a joining node tells and asks. All may be empty.
 struct JoinCallbacks {
   /// After the first second, once. `why`: how the last attempt failed.
   std::function<void(const std::string& why)> on_waiting;
+  std::function<void()> on_joined;    ///< the run has taken this node; it serves from now on
   std::function<bool()> should_stop;  ///< asked between attempts
 };
 

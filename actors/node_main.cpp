@@ -88,6 +88,7 @@ Status run_node(const std::string& host,
     self->send_exit(agent, caf::exit_reason::user_shutdown);
     return result;
   }
+  if (callbacks.on_joined) callbacks.on_joined();
   self->monitor(*door);
   self->monitor(agent);
   bool left = false;

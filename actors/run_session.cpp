@@ -53,7 +53,8 @@ RunSession::~RunSession() {
 }
 
 void RunSession::event(const std::string& kind, const std::string& text) {
-  if (callbacks_.on_event) callbacks_.on_event({kind, text});
+  if (callbacks_.on_event)
+    callbacks_.on_event({kind, text, committed_, std::chrono::system_clock::now()});
 }
 
 // ---- children ----
@@ -321,6 +322,7 @@ Status RunSession::read_resume() {
                  fmt::format("{} has done {} steps already; steps = {} asks for no more", folder,
                              record.step, spec_.steps)};
   first_step_ = record.step + 1;
+  committed_ = record.step;
   adam_steps_ = record.adam_step;
   resumed_data_ = record.data_fingerprint;
   return {};

@@ -114,7 +114,7 @@ void RunSession::compare_with_plan() {
       .receive([&](const Observed& observed) { seen = observed.observations; },
                [](const caf::error&) {});
   if (seen.steps == 0) return;
-  std::string text = fmt::format("predicted_step={} measured_step={} steps={}",
+  std::string text = fmt::format("predicted_step={} mean_step={} steps={}",
                                  format_seconds(plan_->predicted_step),
                                  format_seconds(seen.step_seconds), seen.steps);
   for (const DeviceRow& device : seen.devices) {
@@ -129,6 +129,7 @@ void RunSession::hear(const RunNews& news, RunOutcome& outcome) {
   switch (news.kind) {
     case RunNews::Kind::step:
       outcome.steps_done = news.row.step;
+      committed_ = news.row.step;
       outcome.last_step = news.row;
       if (callbacks_.on_step) callbacks_.on_step(news.row);
       return;

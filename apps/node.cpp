@@ -36,16 +36,23 @@ ExitCode serve(const std::string& address,
         console);
   // A terminal and a batch system tell every process: once joined, the run ends its nodes in order.
   const Interrupts listening;
-  JoinCallbacks waiting;
-  waiting.on_waiting = [&](const std::string& why) {
+  JoinCallbacks callbacks;
+  callbacks.on_waiting = [&](const std::string& why) {
     console.err << fmt::format("no run answers at {} yet ({}); trying for {}\n", address, why,
                                timeout)
                 << std::flush;
   };
-  waiting.should_stop = Interrupts::asked;
+  callbacks.on_joined = [&] {
+    console.err << fmt::format("joined the run at {} as {}; serving it until it ends\n", address,
+                               name)
+                << std::flush;
+  };
+  callbacks.should_stop = Interrupts::asked;
   const Status done = run_node(address.substr(0, colon), static_cast<std::uint16_t>(port), name,
-                               *patience, waiting);
-  return done ? ExitCode::success : report_error(done.error(), console);
+                               *patience, callbacks);
+  if (!done) return report_error(done.error(), console);
+  console.err << "the run has ended\n";
+  return ExitCode::success;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "apps/run_folder.h"
 
 #include <fcntl.h>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -89,6 +90,12 @@ std::string metrics_line(const EvaluationRow& row) {
 
 std::string event_line(const RunEvent& event) {
   nlohmann::ordered_json line;
+  const auto since = event.time.time_since_epoch();
+  const auto milliseconds = std::chrono::floor<std::chrono::milliseconds>(since).count() % 1000;
+  line["time"] =
+      fmt::format("{:%FT%H:%M:%S}.{:03}Z",
+                  fmt::gmtime(std::chrono::system_clock::to_time_t(event.time)), milliseconds);
+  line["step"] = event.step;
   line["event"] = event.kind;
   line["text"] = event.text;
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -320,14 +320,18 @@ TEST_CASE("nodes that were started by hand join, unknown names are refused") {
   pin_stages(run.spec, {3, 3});
   run.spec.joining_nodes = {NodeId{0}, NodeId{1}};
   std::vector<std::future<Status>> nodes;
+  std::atomic<int> joined = 0;
+  JoinCallbacks joining;
+  joining.on_joined = [&] { ++joined; };
   RunCallbacks callbacks;
   callbacks.on_event = [&](const RunEvent& event) {
     if (event.kind != "listening") return;
     const auto port =
         static_cast<std::uint16_t>(std::stoul(event.text.substr(event.text.rfind(':') + 1)));
     for (const std::string name : {"n0", "n1", "n7"})
-      nodes.push_back(std::async(std::launch::async,
-                                 [name, port] { return run_node("127.0.0.1", port, name, 10); }));
+      nodes.push_back(std::async(std::launch::async, [name, port, joining] {
+        return run_node("127.0.0.1", port, name, 10, joining);
+      }));
   };
   const PlayedRun played = play(run.spec, run.options, callbacks);
   CHECK(played.error == "");
@@ -336,6 +340,7 @@ TEST_CASE("nodes that were started by hand join, unknown names are refused") {
   CHECK(nodes[0].get().ok());
   CHECK(nodes[1].get().ok());
   const Status stranger = nodes[2].get();
+  CHECK(joined == 2);
   REQUIRE_FALSE(stranger.ok());
   CHECK(stranger.error().text.find("no node \"n7\"; it waits for n0, n1") != std::string::npos);
 }

@@ -69,6 +69,17 @@ TEST_CASE("settings that change no number are not told") {
   CHECK(changed_settings(constant_then, constant_now).empty());
 }
 
+TEST_CASE("an end of the learning rate that follows the steps says so") {
+  RunSpec then;
+  then.steps = then.learning_rate.total_steps = 100;
+  RunSpec now;
+  now.steps = now.learning_rate.total_steps = 150;
+  CHECK(changed_settings(then, now) ==
+        "learning_rate.total_steps = 150, was 100 (follows run.steps)");
+  now.learning_rate.total_steps = 140;
+  CHECK(changed_settings(then, now) == "learning_rate.total_steps = 140, was 100");
+}
+
 TEST_CASE("several changes are told in the order of a configuration") {
   const RunSpec then;
   RunSpec now;

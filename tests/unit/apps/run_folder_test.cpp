@@ -25,6 +25,14 @@ std::string line_of(std::uint64_t step) {
 
 }  // namespace
 
+TEST_CASE("an event says when it happened and at which step") {
+  const RunEvent event{"node_joined", "node n0 (pid 7)", 12,
+                       std::chrono::system_clock::time_point(std::chrono::milliseconds{1'500'042})};
+  CHECK(event_line(event) ==
+        R"json({"time":"1970-01-01T00:25:00.042Z","step":12,"event":"node_joined",)json"
+        R"json("text":"node n0 (pid 7)"})json");
+}
+
 TEST_CASE("a folder that holds a run is not used again") {
   const TemporaryFolder temporary;
   const fs::path folder = temporary.path() / "deep" / "run";

@@ -1,0 +1,61 @@
+/// How well Troupe's predictions and searches agree with published figures: one scorer per table.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/bench/published/table.h"
+
+namespace troupe::published {
+
+/// One line of the result. Errors are relative: 0.05 is 5 %, except where `quantity` says
+/// otherwise.
+struct Score {
+  std::string table;
+  std::string quantity;            ///< "step time", "peak memory", ...
+  std::size_t used = 0;            ///< rows compared
+  std::size_t left_out = 0;        ///< rows of the table that were not, for the reasons in `notes`
+  double mean = 0;                 ///< of absolute errors
+  double maximum = 0;              ///< of absolute errors
+  double bias = 0;                 ///< mean of signed errors: positive predicts too much
+  std::optional<double> median;    ///< of absolute errors, where a target asks for it
+  std::optional<double> baseline;  ///< mean absolute error of a constant efficiency
+  std::string target;              ///< "mean <= 8.4 %"; empty: none
+  std::optional<bool> reached;     ///< of the target
+  std::vector<std::string> notes;  ///< what was left out, what was fitted and on which rows
+};
+
+/// Gathers predictions of one quantity.
+class Errors {
+ public:
+  void add(double predicted, double measured) { values_.push_back(predicted / measured - 1); }
+  std::size_t count() const { return values_.size(); }
+  double mean() const;
+  double maximum() const;
+  double bias() const;
+  double median() const;  ///< of absolute errors
+  /// Everything but table, target, baseline and notes.
+  Score score(const std::string& table, const std::string& quantity) const;
+
+ private:
+  std::vector<double> values_;
+};
+
+/// Sets target and reached: mean absolute error at most `most`.
+void require_mean(Score& score, double most);
+/// Every row to its printed digits: maximum at most `tolerance`.
+void require_exact(Score& score, double tolerance = 0);
+
+/// Throws BadTable.
+using Scorer = std::vector<Score> (*)(const std::filesystem::path& folder);
+struct Entry {
+  std::string name;  ///< of the table, or of the family of tables
+  Scorer score;
+};
+/// All of them, in the order in which they are printed.
+const std::vector<Entry>& entries();
+
+}  // namespace troupe::published
