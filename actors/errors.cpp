@@ -30,9 +30,10 @@ Error from_caf(const caf::error& error, const caf::actor_system& system) {
     return {ErrorCode::peer_lost, "nobody answers there"};
   if (error == caf::sec::cannot_open_port)
     return {ErrorCode::io, "the port cannot be opened; another program may have it"};
+  if (error == caf::sec::connection_timeout)
+    return {ErrorCode::timeout, "what listens there does not answer as a run of Troupe"};
   ErrorCode code = ErrorCode::internal;
-  if (error == caf::sec::request_timeout || error == caf::sec::connection_timeout)
-    code = ErrorCode::timeout;
+  if (error == caf::sec::request_timeout) code = ErrorCode::timeout;
   if (error == caf::sec::request_receiver_down) code = ErrorCode::peer_lost;
   return {code, system.render(error)};
 }

@@ -43,6 +43,7 @@ struct PlanRequest {
   ClusterSpec cluster;
   ModelProfile profile;
   PlanOptions options;
+  ProfileAt profile_at = {};  ///< for the changes that a refusal offers
 };
 /// Collects what steps took and proposes plans; decides nothing.
 caf::actor spawn_planner_actor(caf::actor_system& system);

@@ -26,7 +26,8 @@ ClusterSpec cluster_of(const RunSpec& spec) {
 Result<Plan> plan_on(const RunSpec& spec, const ClusterSpec& cluster) {
   PlanOptions options = spec.plan;
   options.shape = spec.shape;
-  return make_plan(spec.model, cluster, profile_model(spec.model, spec.shape), options);
+  return make_plan(spec.model, cluster, profile_model(spec.model, spec.shape), options,
+                   [&](const StepShape& shape) { return profile_model(spec.model, shape); });
 }
 
 /// What fits does not depend on how fast devices are: it is known before any is measured, which

@@ -79,8 +79,9 @@ Result<PlannedRun> plan_training(const RunSpec& spec);
 struct JoinCallbacks {
   /// After the first second, once. `why`: how the last attempt failed.
   std::function<void(const std::string& why)> on_waiting;
-  std::function<void()> on_joined;    ///< the run has taken this node; it serves from now on
-  std::function<bool()> should_stop;  ///< asked between attempts
+  std::function<void()> on_joined;     ///< the run has taken this node; it serves from now on
+  std::function<bool()> should_stop;   ///< asked between attempts, and while serving
+  std::function<void()> on_must_stay;  ///< asked to stop while serving, which the run decides; once
 };
 
 /// A node process: joins the run at host:port as the node `name`, serves it, returns when the run

@@ -20,6 +20,7 @@ namespace {
 constexpr auto try_timeout = std::chrono::seconds{3};
 constexpr auto retry_pause = std::chrono::milliseconds{100};
 constexpr auto patience = std::chrono::seconds{1};  ///< before somebody is told of the wait
+constexpr auto look_interval = std::chrono::milliseconds{200};
 constexpr Seconds leave_timeout = 30;
 
 /// Connects with a deadline, again and again: the run may be starting.
@@ -93,16 +94,24 @@ Status run_node(const std::string& host,
   self->monitor(agent);
   bool left = false;
   bool run_gone = false;
-  self->receive_while([&] { return !left && !run_gone; })([&](const caf::down_msg& down) {
-    if (down.source != agent.address()) {
-      run_gone = true;
-      return;
-    }
-    left = true;
-    if (down.reason && down.reason != caf::exit_reason::user_shutdown)
-      result = Error{ErrorCode::internal,
-                     "the node's own actor ended: " + from_caf(down.reason, system).text};
-  });
+  bool told = !callbacks.should_stop || !callbacks.on_must_stay;
+  self->receive_while([&] { return !left && !run_gone; })(
+      [&](const caf::down_msg& down) {
+        if (down.source != agent.address()) {
+          run_gone = true;
+          return;
+        }
+        left = true;
+        if (down.reason && down.reason != caf::exit_reason::user_shutdown)
+          result = Error{ErrorCode::internal,
+                         "the node's own actor ended: " + from_caf(down.reason, system).text};
+      },
+      caf::after(look_interval) >>
+          [&] {
+            if (told || !callbacks.should_stop()) return;
+            callbacks.on_must_stay();
+            told = true;
+          });
   if (!result) return result;
   if (!run_gone) return {};
   // Nobody will ask for anything any more.

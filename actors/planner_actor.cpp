@@ -50,7 +50,8 @@ caf::behavior planner_actor(ActorOf<PlannerState>* self) {
       [](const ProposePlan& order) -> caf::result<PlanProposed> {
         const PlanRequest& request = *order.request;
         try {
-          auto plan = make_plan(request.model, request.cluster, request.profile, request.options);
+          auto plan = make_plan(request.model, request.cluster, request.profile, request.options,
+                                request.profile_at);
           if (!plan) return to_caf(plan.error());
           plan->epoch = order.epoch;
           return PlanProposed{order.epoch, order.step,

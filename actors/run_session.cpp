@@ -122,8 +122,9 @@ Status RunSession::open_door(const std::vector<std::string>& awaited) {
   setup.build = build_text();
   setup.observer = caf::actor_cast<caf::actor>(self_.ptr());
   door_ = spawn_door_actor(system_, std::move(setup));
+  // Reused: connections of a run that was killed may wait on this port for a minute.
   const auto port =
-      system_.middleman().publish(door_, spec_.listen_port, spec_.listen_host.c_str());
+      system_.middleman().publish(door_, spec_.listen_port, spec_.listen_host.c_str(), true);
   if (!port)
     return Error{ErrorCode::io,
                  fmt::format("cannot listen on {}:{}: {}", spec_.listen_host, spec_.listen_port,
@@ -223,6 +224,9 @@ Status RunSession::make_the_plan() {
   request->profile = profile_model(spec_.model, spec_.shape);
   request->options = spec_.plan;
   request->options.shape = spec_.shape;
+  request->profile_at = [model = spec_.model](const StepShape& shape) {
+    return profile_model(model, shape);
+  };
   Result<std::shared_ptr<const Plan>> proposed = Error{ErrorCode::internal, "no plan came"};
   self_->request(planner_, std::chrono::minutes{5}, ProposePlan{PlanEpoch{1}, 0, request})
       .receive([&](const PlanProposed& made) { proposed = made.plan; },
@@ -323,6 +327,7 @@ Status RunSession::read_resume() {
                              record.step, spec_.steps)};
   first_step_ = record.step + 1;
   committed_ = record.step;
+  event("resumed", fmt::format("from {}", spec_.checkpoint.resume_from));
   adam_steps_ = record.adam_step;
   resumed_data_ = record.data_fingerprint;
   return {};

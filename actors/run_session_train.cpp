@@ -114,9 +114,9 @@ void RunSession::compare_with_plan() {
       .receive([&](const Observed& observed) { seen = observed.observations; },
                [](const caf::error&) {});
   if (seen.steps == 0) return;
-  std::string text = fmt::format("predicted_step={} mean_step={} steps={}",
-                                 format_seconds(plan_->predicted_step),
-                                 format_seconds(seen.step_seconds), seen.steps);
+  std::string text =
+      fmt::format("predicted_step={} mean_step={} steps={}", format_seconds(plan_->predicted_step),
+                  format_seconds(seen.step_seconds), seen.steps);
   for (const DeviceRow& device : seen.devices) {
     const Seconds planned = plan_->timeline.busy(fmt::format("d{}", device.device.value));
     text += fmt::format(" {}.busy={}/{}", spec_.cluster.devices.at(device.device.index()).name,

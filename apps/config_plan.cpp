@@ -140,15 +140,17 @@ void ConfigBuilder::build_cuts(const ConfigReader& plan) {
   for (const ConfigNode& cut : plan.node("cuts")->items) {
     const auto value = static_cast<std::uint32_t>(cut.integer);
     if (value <= first || value >= layers) {
-      report(cut.at,
-             value >= layers
-                 ? fmt::format(
-                       "plan.cuts holds {}, and model.blocks = {}{} makes layers 0-{}; nearest "
-                       "legal value: {}",
-                       value, spec_.model.blocks, place(model, "blocks", "model.blocks"),
-                       layers - 1, layers - 1)
-                 : fmt::format("plan.cuts holds {} after {}; cuts rise; nearest legal value: {}",
-                               value, first, first + 1));
+      const std::string nearest =
+          first + 1 < layers
+              ? fmt::format("nearest legal value: {}", std::clamp(value, first + 1, layers - 1))
+              : "leave it out: no layer is left for another stage";
+      report(
+          cut.at,
+          value >= layers
+              ? fmt::format("plan.cuts holds {}, and model.blocks = {}{} makes layers 0-{}; {}",
+                            value, spec_.model.blocks, place(model, "blocks", "model.blocks"),
+                            layers - 1, nearest)
+              : fmt::format("plan.cuts holds {} after {}; cuts rise; {}", value, first, nearest));
       holds = false;
     }
     spec_.plan.pinned.push_back({{first, value}, {}});
@@ -193,8 +195,11 @@ void ConfigBuilder::check_coverage() {
   std::uint32_t next = 0;
   for (std::size_t s = 0; s < spec_.plan.pinned.size(); ++s) {
     const LayerRange range = spec_.plan.pinned[s].layers;
+    if (next == layers)
+      return report(stage_places_[s],
+                    fmt::format("{} are placed already; leave this stage out", blocks));
     if (range.first != next) {
-      const LayerRange right{next, std::max(range.last, next + 1)};
+      const LayerRange right{next, std::clamp(range.last, next + 1, std::max(layers, next + 1))};
       return report(
           stage_places_[s],
           fmt::format("plan.stage.layers = \"{}\" {}: the next layer to place is {}; nearest "

@@ -48,6 +48,12 @@ ExitCode serve(const std::string& address,
                 << std::flush;
   };
   callbacks.should_stop = Interrupts::asked;
+  callbacks.on_must_stay = [&] {
+    console.err
+        << "the run decides when its nodes end: stop it where `troupe train` runs; a second "
+           "interrupt here leaves at once and fails the run\n"
+        << std::flush;
+  };
   const Status done = run_node(address.substr(0, colon), static_cast<std::uint16_t>(port), name,
                                *patience, callbacks);
   if (!done) return report_error(done.error(), console);

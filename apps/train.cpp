@@ -148,11 +148,16 @@ Status set_aside(const std::vector<ListedCheckpoint>& skipped,
   return {};
 }
 
-/// The checkpoint that --resume means, and its step.
-Result<std::pair<std::string, std::uint64_t>> checkpoint_to_resume(const TrainArguments& arguments,
-                                                                   const fs::path& folder,
-                                                                   const Console& console) {
-  std::string path = arguments.resume_from;
+/// What --resume means.
+struct ResumeFrom {
+  std::string path;
+  std::uint64_t step = 0;
+  std::vector<ListedCheckpoint> skipped;  ///< newer ones that cannot be used
+};
+Result<ResumeFrom> checkpoint_to_resume(const TrainArguments& arguments, const fs::path& folder) {
+  ResumeFrom from;
+  std::string& path = from.path;
+  path = arguments.resume_from;
   if (path.empty()) {
     const auto latest = latest_complete(folder / "checkpoints");
     if (!latest) return latest.error();
@@ -166,13 +171,14 @@ Result<std::pair<std::string, std::uint64_t>> checkpoint_to_resume(const TrainAr
                                    : fmt::format(" ({})", latest->skipped.front().problem->text),
                                folder.string())};
     path = latest->folder->string();
-    TROUPE_TRY(set_aside(latest->skipped, path, console));
+    from.skipped = latest->skipped;
   }
   CheckpointOptions options;
   options.verify = false;  // the run reads it in full
   const auto opened = Checkpoint::open(path, options);
   if (!opened) return opened.error();
-  return std::pair{path, opened->run().step};
+  from.step = opened->run().step;
+  return from;
 }
 
 /// Settings that decide a step's tokens and arithmetic, against the configuration of the
@@ -239,16 +245,19 @@ void print_summary(const RunOutcome& outcome,
 
 ExitCode run(const LoadedConfig& config,
              const fs::path& folder,
-             std::uint64_t first_step,
+             const ResumeFrom& from,
              const TrainArguments& arguments,
              const Console& console) {
   RunOptions options;
   options.checkpoint_folder = (folder / "checkpoints").string();
   // Not the first step, which touches its memory for the first time.
-  options.trace_step = std::min(config.spec.steps, first_step + 3);
+  options.trace_step = std::min(config.spec.steps, from.step + 3);
   const auto make_folder = [&](EarlierRows& earlier) -> Result<RunFolder> {
-    return arguments.resume ? RunFolder::reopen(folder, first_step, earlier)
-                            : RunFolder::create(folder);
+    if (!arguments.resume) return RunFolder::create(folder);
+    auto opened = RunFolder::reopen(folder, from.step, earlier);
+    // Only now is the folder this process's own, and the run known to be possible.
+    if (opened) TROUPE_TRY(set_aside(from.skipped, from.path, console));
+    return opened;
   };
   Recorder recorder(make_folder, config, options.trace_step, console, arguments.quiet);
   const auto outcome = [&] {
@@ -274,17 +283,17 @@ ExitCode train(ConfigArguments config_arguments,
   if (!arguments.resume) {
     if (const Status unused = RunFolder::check_unused(folder); !unused)
       return report_error(unused.error(), console);
-    return run(*config, folder, 0, arguments, console);
+    return run(*config, folder, {}, arguments, console);
   }
-  const auto from = checkpoint_to_resume(arguments, folder, console);
+  const auto from = checkpoint_to_resume(arguments, folder);
   if (!from) return report_error(from.error(), console);
   if (!arguments.json && !arguments.quiet)
-    console.out << fmt::format("going on from {}, step {}\n", from->first, from->second);
-  config_arguments.overrides.push_back("checkpoint.resume_from=" + from->first);
+    console.out << fmt::format("going on from {}, step {}\n", from->path, from->step);
+  config_arguments.overrides.push_back("checkpoint.resume_from=" + from->path);
   config = load(config_arguments, console);
   if (!config) return report_error(config.error(), console);
-  warn_of_other_settings(from->first, config->spec, console);
-  return run(*config, folder, from->second, arguments, console);
+  warn_of_other_settings(from->path, config->spec, console);
+  return run(*config, folder, *from, arguments, console);
 }
 
 }  // namespace

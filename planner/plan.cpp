@@ -113,17 +113,6 @@ Result<Plan> plan_for(std::vector<StagePlan> stages,
   return plan;
 }
 
-/// Activations, workspace and boundary buffers at another microbatch size: in proportion, which is
-/// what they are but for the rounding of blocks.
-ModelProfile scaled(ModelProfile profile, double factor) {
-  for (LayerProfile* layer : {&profile.embedding, &profile.block, &profile.head})
-    for (Bytes* bytes :
-         {&layer->saved_bytes, &layer->deferred_bytes, &layer->forward_workspace_bytes,
-          &layer->backward_workspace_bytes, &layer->output_bytes})
-      *bytes = static_cast<Bytes>(static_cast<double>(*bytes) * factor);
-  return profile;
-}
-
 /// Whether the request fits with other options: pinned stages as they stand, else any partition.
 bool would_fit(const ModelSpec& model,
                const ClusterSpec& cluster,
@@ -135,22 +124,43 @@ bool would_fit(const ModelSpec& model,
   return plan.ok() && !shortfall_of(plan->memory, cluster);
 }
 
+/// "t4 at least 12772 KiB": rounded up, so that it fits when taken at its word.
+std::string enough_text(const DeviceSpec& device, Bytes needed) {
+  return fmt::format("{} at least {} KiB", device.name, (needed + 1023) / 1024);
+}
+
+/// More memory for every device that is short under the stages that come nearest to fitting.
+std::string more_memory(const ModelSpec& model,
+                        const ClusterSpec& cluster,
+                        const ModelProfile& profile,
+                        const PlanOptions& options,
+                        const Shortfall& shortfall) {
+  const auto& stages = options.pinned.empty() ? shortfall.stages : options.pinned;
+  std::string text;
+  if (const auto plan = plan_for(stages, model, cluster, profile, options))
+    for (std::size_t d = 0; d < plan->memory.size(); ++d)
+      if (plan->memory[d].total() > cluster.devices[d].memory)
+        text +=
+            (text.empty() ? "" : ", ") + enough_text(cluster.devices[d], plan->memory[d].total());
+  if (text.empty()) text = enough_text(cluster.devices[shortfall.device.index()], shortfall.needed);
+  return "memory of " + text;
+}
+
 /// The nearest change that would make the request fit.
 std::string remedy(const ModelSpec& model,
                    const ClusterSpec& cluster,
                    const ModelProfile& profile,
                    const PlanOptions& options,
+                   const ProfileAt& profile_at,
                    const Shortfall& shortfall) {
-  const DeviceSpec& device = cluster.devices[shortfall.device.index()];
-  const std::string more =
-      fmt::format("{} more on {}", format_bytes(shortfall.needed - device.memory), device.name);
-  for (std::uint32_t size = options.shape.microbatch_size / 2; size > 0; size /= 2) {
+  const std::string more = more_memory(model, cluster, profile, options, shortfall);
+  for (std::uint32_t size = options.shape.microbatch_size / 2; profile_at && size > 0; size /= 2) {
     PlanOptions smaller = options;
     smaller.shape.microbatch_size = size;
     smaller.shape.microbatch_count = (std::max(options.shape.batch_size, 1u) + size - 1) / size;
-    const double factor = static_cast<double>(size) / options.shape.microbatch_size;
-    if (would_fit(model, cluster, scaled(profile, factor), smaller))
-      return fmt::format("microbatch_size = {} would fit, or {}", size, more);
+    if (would_fit(model, cluster, profile_at(smaller.shape), smaller))
+      return fmt::format("microbatches = {} (of {}) would fit, or {}",
+                         smaller.shape.microbatch_count, size, more);
   }
   if (options.schedule != ScheduleKind::one_f_one_b) {
     PlanOptions other = options;
@@ -171,6 +181,7 @@ Error does_not_fit(const ModelSpec& model,
                    const ClusterSpec& cluster,
                    const ModelProfile& profile,
                    const PlanOptions& options,
+                   const ProfileAt& profile_at,
                    const Shortfall& shortfall) {
   const DeviceSpec& device = cluster.devices[shortfall.device.index()];
   return {ErrorCode::does_not_fit,
@@ -178,7 +189,7 @@ Error does_not_fit(const ModelSpec& model,
                       "{} bytes; {}",
                       device.name, format_bytes(shortfall.needed), shortfall.needed,
                       format_bytes(device.memory), device.memory, shortfall.needed - device.memory,
-                      remedy(model, cluster, profile, options, shortfall))};
+                      remedy(model, cluster, profile, options, profile_at, shortfall))};
 }
 
 std::string placement_text(const std::vector<StagePlan>& stages, const ClusterSpec& cluster) {
@@ -228,19 +239,21 @@ void add_notes(Plan& plan, const ClusterSpec& cluster, const Partition* search) 
 Result<Plan> make_plan(const ModelSpec& model,
                        const ClusterSpec& cluster,
                        const ModelProfile& profile,
-                       const PlanOptions& options) {
+                       const PlanOptions& options,
+                       const ProfileAt& profile_at) {
   TROUPE_TRY(check_request(model, cluster, options));
   if (!options.pinned.empty()) {
     TROUPE_TRY(check_pinned(options.pinned, model, cluster));
     auto plan = plan_for(options.pinned, model, cluster, profile, options);
     if (!plan) return plan;
     if (const auto shortfall = shortfall_of(plan->memory, cluster))
-      return does_not_fit(model, cluster, profile, options, *shortfall);
+      return does_not_fit(model, cluster, profile, options, profile_at, *shortfall);
     add_notes(*plan, cluster, nullptr);
     return plan;
   }
   const PartitionSearch search = search_partition(model, cluster, profile, options);
-  if (!search.found) return does_not_fit(model, cluster, profile, options, search.shortfall);
+  if (!search.found)
+    return does_not_fit(model, cluster, profile, options, profile_at, search.shortfall);
   auto plan = plan_for(search.found->stages, model, cluster, profile, options);
   if (!plan) return plan;
   EXPECTS(!shortfall_of(plan->memory, cluster));

@@ -2,6 +2,7 @@
 /// plan.json is its text form.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,13 +73,18 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
+/// The profiles of a model at another step shape: `kernels/` makes them.
+using ProfileAt = std::function<ModelProfile(const StepShape&)>;
+
 /// Makes the best plan: contiguous stages over an order of the devices that minimise the predicted
 /// step time with every device within its memory. Refuses with does_not_fit, naming the device, the
-/// bytes needed, the bytes free and a change that would fit.
+/// bytes needed, the bytes free and a change that would fit: it was tried. More
+/// microbatches are offered only where `profile_at` can say what they take.
 Result<Plan> make_plan(const ModelSpec& model,
                        const ClusterSpec& cluster,
                        const ModelProfile& profile,
-                       const PlanOptions& options);
+                       const PlanOptions& options,
+                       const ProfileAt& profile_at = {});
 
 /// Peak bytes per device for given stages: the walk along the schedule that make_plan uses.
 std::vector<MemoryPlan> memory_of(const std::vector<StagePlan>& stages,

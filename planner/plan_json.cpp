@@ -43,8 +43,8 @@ std::vector<StagePlan> read_stages(const json& list, const ModelSpec& model, std
   std::uint32_t next = 0;
   for (const json& value : list) {
     const std::string path = fmt::format("stages[{}]", stages.size());
-    const JsonObject object(value, path, {"first_layer", "last_layer", "device", "device_name"});
-    StagePlan stage{{object.u32("first_layer"), object.u32("last_layer")},
+    const JsonObject object(value, path, {"first_layer", "end_layer", "device", "device_name"});
+    StagePlan stage{{object.u32("first_layer"), object.u32("end_layer")},
                     DeviceId{object.u32("device")}};
     object.string("device_name");
     if (stage.layers.first != next || stage.layers.last <= next)
@@ -162,7 +162,7 @@ std::string to_json(const Plan& plan, const ClusterSpec& cluster) {
   json stages = json::array();
   for (const StagePlan& stage : plan.stages)
     stages.push_back({{"first_layer", stage.layers.first},
-                      {"last_layer", stage.layers.last},
+                      {"end_layer", stage.layers.last},
                       {"device", stage.device.value},
                       {"device_name", cluster.devices.at(stage.device.index()).name}});
   json devices = json::array();

@@ -49,7 +49,7 @@ TEST_CASE("a damaged plan is refused by name") {
         std::string::npos);
   CHECK(refused([](json& j) { j["shape"]["compute"] = "f16"; }).find("shape.compute") !=
         std::string::npos);
-  CHECK(refused([](json& j) { j["stages"][0]["last_layer"] = 0; }).find("stages[0]") !=
+  CHECK(refused([](json& j) { j["stages"][0]["end_layer"] = 0; }).find("stages[0]") !=
         std::string::npos);
   CHECK(refused([](json& j) { j["stages"].erase(0); }).find("stages[0]") != std::string::npos);
   CHECK(refused([](json& j) { j["stages"][0]["device"] = 99; }).find("99 of 3") !=

@@ -300,8 +300,42 @@ TEST_CASE("a refusal names the nearest change that would fit") {
   for (DeviceSpec& device : cluster.devices) device.memory = 64_KiB;
   const auto hopeless = make_plan(model, cluster, profile, options_of(2));
   REQUIRE_FALSE(hopeless.ok());
-  CHECK(hopeless.error().text.find("more on dev") != std::string::npos);
+  CHECK(hopeless.error().text.find("; memory of dev") != std::string::npos);
   CHECK(hopeless.error().text.find("microbatch_size") == std::string::npos);
+}
+
+TEST_CASE("the change that a refusal offers fits when it is made") {
+  const ModelSpec model = small_model(6);
+  const auto profile_at = [](const StepShape& shape) {
+    return round_profile(shape.microbatch_size);
+  };
+  PlanOptions options = options_of(4);
+  options.shape.microbatch_size = 4;
+  options.shape.batch_size = 16;
+  const std::regex device("(dev[0-9]+) at least ([0-9]+) KiB");
+  for (const Bytes memory : {8_KiB, 64_KiB, 200_KiB, 1_MiB}) {
+    ClusterSpec cluster = cluster_of({1, 2, 1});
+    for (DeviceSpec& d : cluster.devices) d.memory = memory;
+    const auto refused = make_plan(model, cluster, profile_at(options.shape), options, profile_at);
+    if (refused) continue;
+    const std::string text = refused.error().text;
+    INFO(text);
+    ClusterSpec larger = cluster;
+    std::size_t named = 0;
+    for (auto at = std::sregex_iterator(text.begin(), text.end(), device);
+         at != std::sregex_iterator(); ++at, ++named)
+      for (DeviceSpec& d : larger.devices)
+        if (d.name == (*at)[1].str()) d.memory = std::stoull((*at)[2].str()) * 1_KiB;
+    CHECK(named > 0);
+    CHECK(make_plan(model, larger, profile_at(options.shape), options).ok());
+    std::smatch smaller;
+    if (!std::regex_search(text, smaller, std::regex("microbatches = ([0-9]+) \\(of ([0-9]+)\\)")))
+      continue;
+    PlanOptions taken = options;
+    taken.shape.microbatch_count = static_cast<std::uint32_t>(std::stoul(smaller[1].str()));
+    taken.shape.microbatch_size = static_cast<std::uint32_t>(std::stoul(smaller[2].str()));
+    CHECK(make_plan(model, cluster, profile_at(taken.shape), taken).ok());
+  }
 }
 
 TEST_CASE("faster devices get more layers, useless ones none") {
