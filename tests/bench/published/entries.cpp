@@ -10,6 +10,8 @@ std::vector<Score> score_zero_infinity_memory(const std::filesystem::path& folde
 std::vector<Score> score_zero_infinity_bandwidth(const std::filesystem::path& folder);
 std::vector<Score> score_formulas(const std::filesystem::path& folder);
 std::vector<Score> score_schedule_formulas(const std::filesystem::path& folder);
+std::vector<Score> score_partition_oracle(const std::filesystem::path& folder);
+std::vector<Score> score_piper_oracle(const std::filesystem::path& folder);
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all = {
@@ -20,6 +22,8 @@ const std::vector<Entry>& entries() {
       {"zero_infinity_bandwidth", score_zero_infinity_bandwidth},
       {"memory_and_flop_formulas", score_formulas},
       {"pipeline_schedule_formulas", score_schedule_formulas},
+      {"partition_oracle_results", score_partition_oracle},
+      {"piper_oracle_results", score_piper_oracle},
   };
   return all;
 }
