@@ -21,8 +21,8 @@ void DryRun::try_send(Op op, std::uint32_t stage, std::uint32_t microbatch) {
   const Action transfer{op, StageId{stage}, MicrobatchId{microbatch}};
   if (microbatch >= stages_.microbatch_count || stage > last) return;
   std::uint32_t peer = stage;
-  if (op == Op::transfer_forward && stage < last) peer = stage + 1;
-  if (op == Op::transfer_backward && stage > 0) peer = stage - 1;
+  if (op == Op::transfer_forward && !stages_.ends_chain(stage)) peer = stage + 1;
+  if (op == Op::transfer_backward && !stages_.starts_chain(stage)) peer = stage - 1;
   if (op == Op::transfer_tied)
     if (const auto other = other_tied_end(StageId{stage}, stages_)) peer = other->value;
   if (same_device(stage, peer, stages_)) return;
@@ -43,11 +43,11 @@ void DryRun::finish(const Action& action) {
   const std::uint32_t slots = stages_.transfer_slots;
   if (action.op == Op::forward) {
     try_send(Op::transfer_forward, s, m);
-    if (s > 0) try_send(Op::transfer_forward, s - 1, m + slots);
+    if (!stages_.starts_chain(s)) try_send(Op::transfer_forward, s - 1, m + slots);
   }
   if (action.op == Op::backward || action.op == Op::backward_input) {
     try_send(Op::transfer_backward, s, m);
-    try_send(Op::transfer_backward, s + 1, m + slots);
+    if (!stages_.ends_chain(s)) try_send(Op::transfer_backward, s + 1, m + slots);
     try_send(Op::transfer_tied, s, 0);
   }
 }

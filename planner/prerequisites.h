@@ -8,12 +8,13 @@
 
 namespace troupe {
 
-/// The stage at the other end of a tied table, where `stage` is one end and the ends differ.
+/// The stage at the other end of a tied table, where `stage` is one end of its chain and the ends
+/// differ.
 inline std::optional<StageId> other_tied_end(StageId stage, const StageMap& stages) {
-  const std::uint32_t last = stages.stage_count() - 1;
-  if (!stages.tied || last == 0) return std::nullopt;
-  if (stage.value == 0) return StageId{last};
-  if (stage.value == last) return StageId{0};
+  const std::uint32_t length = stages.chain_length();
+  if (!stages.tied || length == 1) return std::nullopt;
+  if (stages.starts_chain(stage.value)) return StageId{stage.value + length - 1};
+  if (stages.ends_chain(stage.value)) return StageId{stage.value + 1 - length};
   return std::nullopt;
 }
 
@@ -29,7 +30,7 @@ void for_each_prerequisite(const Action& action,
                            Visit&& visit) {
   const std::uint32_t s = action.stage.value;
   const std::uint32_t m = action.microbatch.value;
-  const std::uint32_t last = stages.stage_count() - 1;
+  const bool first = stages.starts_chain(s);
   const std::uint32_t slots = stages.transfer_slots;
   const Op input = split_backward ? Op::backward_input : Op::backward;
   const auto at = [](Op op, std::uint32_t stage, std::uint32_t microbatch) {
@@ -37,17 +38,18 @@ void for_each_prerequisite(const Action& action,
   };
   switch (action.op) {
     case Op::forward:
-      if (s > 0)
+      if (!first)
         visit(same_device(s, s - 1, stages) ? at(Op::forward, s - 1, m)
                                             : at(Op::transfer_forward, s - 1, m));
       return;
     case Op::backward:
     case Op::backward_input:
       if (!visit(at(Op::forward, s, m))) return;
-      if (s < last && !visit(same_device(s, s + 1, stages) ? at(input, s + 1, m)
-                                                           : at(Op::transfer_backward, s + 1, m)))
+      if (!stages.ends_chain(s) &&
+          !visit(same_device(s, s + 1, stages) ? at(input, s + 1, m)
+                                               : at(Op::transfer_backward, s + 1, m)))
         return;
-      if (s > 0 && m >= slots)
+      if (!first && m >= slots)
         visit(same_device(s, s - 1, stages) ? at(input, s - 1, m - slots)
                                             : at(Op::transfer_backward, s, m - slots));
       return;
@@ -77,7 +79,7 @@ void for_each_prerequisite(const Action& action,
       return;
     }
     case Op::update:
-      for (std::uint32_t i = 0; i <= last; ++i)
+      for (std::uint32_t i = 0; i < stages.stage_count(); ++i)
         if (!visit(at(Op::norm, i, 0))) return;
       return;
   }

@@ -66,6 +66,9 @@ Status check_stage_map(const Schedule& schedule) {
   if (stages.microbatch_count == 0) return refuse("schedule: there is no microbatch");
   if (stages.transfer_slots == 0)
     return refuse("schedule: transfer_slots is 0; a transfer needs at least 1");
+  if (stages.chains == 0 || stages.stage_count() % stages.chains != 0)
+    return refuse(fmt::format("schedule: {} stages cannot be cut into {} chains of one length",
+                              stages.stage_count(), stages.chains));
   if (schedule.devices.size() != stages.device_count)
     return refuse(fmt::format("schedule: {} device lanes for {} devices", schedule.devices.size(),
                               stages.device_count));
@@ -90,10 +93,10 @@ Status check_stage_map(const Schedule& schedule) {
 std::pair<DeviceId, DeviceId> home_of(const Action& action, const StageMap& stages) {
   const DeviceId own = stages.device_of_stage[action.stage.index()];
   const std::uint32_t s = action.stage.value;
-  const std::uint32_t last = stages.stage_count() - 1;
   if (action.op == Op::transfer_forward)
-    return {own, stages.device_of_stage[std::min(s + 1, last)]};
-  if (action.op == Op::transfer_backward) return {own, stages.device_of_stage[s > 0 ? s - 1 : 0]};
+    return {own, stages.device_of_stage[stages.ends_chain(s) ? s : s + 1]};
+  if (action.op == Op::transfer_backward)
+    return {own, stages.device_of_stage[stages.starts_chain(s) ? s : s - 1]};
   if (action.op == Op::transfer_tied) {
     const auto other = other_tied_end(action.stage, stages);
     return {own, other ? stages.device_of_stage[other->index()] : own};
@@ -154,8 +157,9 @@ class LaneChecker {
           {Op::backward, split ? 0 : all},
           {Op::backward_input, split ? all : 0},
           {Op::backward_weight, split ? all : 0},
-          {Op::transfer_forward, s < last && !same_device(s, s + 1, stages) ? all : 0},
-          {Op::transfer_backward, s > 0 && !same_device(s, s - 1, stages) ? all : 0},
+          {Op::transfer_forward, !stages.ends_chain(s) && !same_device(s, s + 1, stages) ? all : 0},
+          {Op::transfer_backward,
+           !stages.starts_chain(s) && !same_device(s, s - 1, stages) ? all : 0},
           {Op::transfer_tied, other && !same_device(s, other->value, stages) ? 1u : 0u},
           {Op::norm, 1},
           {Op::update, 1}};

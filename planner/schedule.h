@@ -51,8 +51,16 @@ struct StageMap {
   std::uint32_t device_count = 1;    ///< devices of the cluster; some may be unused
   bool tied = false;                 ///< first and last stage share the token table
   std::uint32_t transfer_slots = 2;  ///< receive buffers per edge (credits)
+  /// Pipelines that run side by side on the same devices, each with stage_count() / chains of the
+  /// stages and microbatch_count microbatches of its own: 2 for bidirectional schedules, whose
+  /// microbatch m of the second chain is another one than microbatch m of the first. Only what is
+  /// simulated has more than one.
+  std::uint32_t chains = 1;
   friend bool operator==(const StageMap&, const StageMap&) = default;
   std::uint32_t stage_count() const { return static_cast<std::uint32_t>(device_of_stage.size()); }
+  std::uint32_t chain_length() const { return stage_count() / chains; }
+  bool starts_chain(std::uint32_t stage) const { return stage % chain_length() == 0; }
+  bool ends_chain(std::uint32_t stage) const { return (stage + 1) % chain_length() == 0; }
 };
 
 enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble_h1 };
@@ -76,7 +84,8 @@ struct Schedule {
 };
 
 /// What must finish before `action` may start, beside the actions before it in its own lane.
-/// The only place that knows the data flow; simulator and stage actor both use it.
+/// The only place that knows the data flow; simulator and stage actor both use it. Stages before
+/// and after one are those of its chain.
 ///   F s.m   : XF (s-1).m, or F (s-1).m on the same device
 ///   B/I s.m : F s.m; XB (s+1).m, or B/I (s+1).m on the same device;
 ///             XB s.(m - slots), or B/I (s-1).(m - slots) on the same device, so that one of the

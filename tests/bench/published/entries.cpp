@@ -12,6 +12,11 @@ std::vector<Score> score_formulas(const std::filesystem::path& folder);
 std::vector<Score> score_schedule_formulas(const std::filesystem::path& folder);
 std::vector<Score> score_partition_oracle(const std::filesystem::path& folder);
 std::vector<Score> score_piper_oracle(const std::filesystem::path& folder);
+std::vector<Score> score_vtrain_single(const std::filesystem::path& folder);
+std::vector<Score> score_vtrain_multi(const std::filesystem::path& folder);
+std::vector<Score> score_vtrain_all_reduce(const std::filesystem::path& folder);
+std::vector<Score> score_megatron_sc21(const std::filesystem::path& folder);
+std::vector<Score> score_korthikanti(const std::filesystem::path& folder);
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all = {
@@ -24,6 +29,11 @@ const std::vector<Entry>& entries() {
       {"pipeline_schedule_formulas", score_schedule_formulas},
       {"partition_oracle_results", score_partition_oracle},
       {"piper_oracle_results", score_piper_oracle},
+      {"vtrain_single_node_a100", score_vtrain_single},
+      {"vtrain_multi_node_a100", score_vtrain_multi},
+      {"vtrain_nccl_allreduce", score_vtrain_all_reduce},
+      {"megatron_sc21", score_megatron_sc21},
+      {"korthikanti_2022", score_korthikanti},
   };
   return all;
 }

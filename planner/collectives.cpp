@@ -1,0 +1,55 @@
+#include "planner/collectives.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "planner/result.h"
+
+namespace troupe {
+namespace {
+
+BytesPerSecond rate_of(const Group& group, const Interconnect& net) {
+  return group.within_node ? net.intra : net.node * net.node_achievable / group.sharing;
+}
+
+}  // namespace
+
+Seconds all_reduce_seconds(double bytes, const Group& group, const Interconnect& net) {
+  EXPECTS(group.members >= 1 && group.sharing >= 1);
+  if (group.members <= 1) return 0;
+  const double g = group.members;
+  const Seconds start = group.within_node ? net.intra_start + 2 * (g - 1) * net.intra_hop
+                                          : 2 * std::log2(g) * net.inter_start;
+  return start + 2 * (g - 1) / g * bytes / rate_of(group, net);
+}
+
+Seconds reduce_scatter_seconds(double bytes, const Group& group, const Interconnect& net) {
+  if (group.members <= 1) return 0;
+  const double g = group.members;
+  const Seconds start = group.within_node ? net.intra_start + (g - 1) * net.intra_hop
+                                          : std::log2(g) * net.inter_start;
+  return start + (g - 1) / g * bytes / rate_of(group, net);
+}
+
+Seconds all_gather_seconds(double bytes, const Group& group, const Interconnect& net) {
+  return reduce_scatter_seconds(bytes, group, net);
+}
+
+Seconds all_to_all_seconds(double bytes, const Group& group, const Interconnect& net) {
+  if (group.members <= 1) return 0;
+  const double g = group.members;
+  const Seconds start = group.within_node ? net.intra_start : net.inter_start;
+  return start + (g - 1) / g * bytes / rate_of(group, net);
+}
+
+Seconds stage_transfer_seconds(double bytes,
+                               double tensor,
+                               bool within_node,
+                               const Interconnect& net) {
+  EXPECTS(tensor >= 1);
+  if (within_node) return net.transfer_start + bytes / net.intra;
+  const BytesPerSecond port = net.node * net.node_achievable / net.devices_per_node;
+  return net.transfer_start + bytes / tensor / port + bytes * (tensor - 1) / tensor / net.intra;
+}
+
+}  // namespace troupe

@@ -1,0 +1,44 @@
+/// Seconds of collectives and transfers from latency and bandwidth, within a node and between
+/// nodes.
+#pragma once
+
+#include "planner/units.h"
+
+namespace troupe {
+
+/// Equal nodes of equal devices.
+struct Interconnect {
+  double devices_per_node = 8;
+  BytesPerSecond intra = 235e9;    ///< bus bandwidth of a device within its node, one direction
+  Seconds intra_start = 18e-6;     ///< of a collective within a node
+  Seconds intra_hop = 1.5e-6;      ///< of each step of a ring within a node
+  BytesPerSecond node = 100e9;     ///< all network ports of a node together, one direction
+  double node_achievable = 0.85;   ///< share of it that collectives reach
+  Seconds inter_start = 12e-6;     ///< of one message between nodes
+  Seconds transfer_start = 20e-6;  ///< of one message between two stages
+};
+
+/// A group of ranks: `members`, of which some may be on one node, while `sharing` such groups use
+/// the ports of a node at once.
+struct Group {
+  double members = 1;
+  bool within_node = true;
+  double sharing = 1;
+};
+
+/// Ring of reduce-scatter and all-gather: 2 (g - 1)/g bytes over the slowest link, a start and
+/// 2 (g - 1) hops within a node, 2 log2 g messages (NCCL's trees) between nodes. 0 for one member.
+Seconds all_reduce_seconds(double bytes, const Group& group, const Interconnect& net);
+/// Half of an all-reduce. `bytes` is the size of the whole, not of one part.
+Seconds reduce_scatter_seconds(double bytes, const Group& group, const Interconnect& net);
+Seconds all_gather_seconds(double bytes, const Group& group, const Interconnect& net);
+/// Each member sends (g - 1)/g of its `bytes`, directly.
+Seconds all_to_all_seconds(double bytes, const Group& group, const Interconnect& net);
+/// Between two pipeline stages of `tensor` ranks each. Between nodes each rank sends its part over
+/// its own port and the parts are gathered within the node (SC'21, section 4.1).
+Seconds stage_transfer_seconds(double bytes,
+                               double tensor,
+                               bool within_node,
+                               const Interconnect& net);
+
+}  // namespace troupe

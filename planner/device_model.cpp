@@ -1,0 +1,69 @@
+#include "planner/device_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "planner/result.h"
+
+namespace troupe {
+namespace {
+
+/// A block of the output that one multiprocessor computes, and its rate relative to the largest,
+/// which reuses most from shared memory.
+struct Tile {
+  double rows, columns, rate;
+};
+constexpr std::array tiles{Tile{256, 128, 1}, Tile{128, 128, .92}, Tile{128, 64, .8},
+                           Tile{64, 64, .6}};
+
+bool aligned(double size) {
+  return std::fmod(size, 8) == 0;
+}
+
+Seconds product_seconds(const LayerOp& op, const AcceleratorRates& rates) {
+  const double whole = aligned(op.m) && aligned(std::min(op.n, op.k)) ? 1 : 0.5;
+  const double share = rates.achievable * whole * op.k / (op.k + rates.ramp_k);
+  double best = std::numeric_limits<double>::infinity();
+  for (const Tile& tile : tiles) {
+    const double count = std::ceil(op.m / tile.rows) * std::ceil(op.n / tile.columns) * op.batch;
+    const double waves = std::ceil(count / rates.processors);
+    const double paid = waves > 4 ? count + rates.processors / 2 : waves * rates.processors;
+    best = std::min(best, 2 * paid * tile.rows * tile.columns * op.k / (rates.peak * tile.rate));
+  }
+  return best / share;
+}
+
+}  // namespace
+
+AcceleratorRates a100_rates(BytesPerSecond memory) {
+  AcceleratorRates out;
+  out.peak = 312e12;
+  out.memory = memory;
+  out.processors = 108;
+  return out;
+}
+
+AcceleratorRates h100_rates() {
+  AcceleratorRates out;
+  out.peak = 989e12;
+  out.memory = 3.35e12;
+  out.processors = 132;
+  return out;
+}
+
+Seconds op_seconds(const LayerOp& op, const AcceleratorRates& rates) {
+  EXPECTS(rates.peak > 0 && rates.memory > 0 && rates.processors >= 1);
+  const Seconds memory = op.bytes / (rates.memory * rates.memory_achievable);
+  const Seconds arithmetic = op.m > 0 ? product_seconds(op, rates) : 0;
+  return std::max(memory, arithmetic) + op.launches * rates.launch;
+}
+
+Seconds ops_seconds(const LayerOps& ops, const AcceleratorRates& rates) {
+  Seconds sum = 0;
+  for (const LayerOp& op : ops) sum += op_seconds(op, rates);
+  return sum;
+}
+
+}  // namespace troupe

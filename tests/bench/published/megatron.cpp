@@ -1,0 +1,110 @@
+// Megatron-LM on A100-80GB: megatron_sc21 (Narayanan et al. 2021) and korthikanti_2022.
+#include <fmt/format.h>
+
+#include <map>
+
+#include "tests/bench/published/training_runs.h"
+
+namespace troupe::published {
+namespace {
+
+/// Gradients are kept and reduced in f32. The host issues fused ops at PyTorch's usual pace.
+Framework megatron_lm() {
+  Framework out;
+  out.host_per_op = 10e-6;
+  out.gradient_bytes = 4;
+  out.reduced_bytes = 4;
+  return out;
+}
+
+constexpr BytesPerSecond selene_node = 200e9;  // 8 ports of 200 Gb/s
+
+bool complete(const Row& row) {
+  for (const char* column : {"layers", "tp", "pp", "dp", "gbs", "mbs"})
+    if (!row.maybe_number(column)) return false;
+  return true;
+}
+
+}  // namespace
+
+std::vector<Score> score_megatron_sc21(const std::filesystem::path& folder) {
+  const Table table(folder, "megatron_sc21");
+  const TrainingCluster cluster = a100_cluster(selene_node);
+  Runs runs;
+  struct Pair {
+    double predicted = 0, measured = 0;
+  };
+  std::map<std::string, std::map<std::string, Pair>> compared;  // table 2: by model and devices
+  for (const Row& row : table.sound_rows()) {
+    if (!complete(row) || !row.maybe_number("iter_time_s_derived")) continue;
+    const TransformerStack model = gpt_of(row);
+    Layout layout = layout_of(row, model);
+    layout.chunks = static_cast<std::uint64_t>(row.maybe_number("vp").value_or(1));
+    if (row.text("scheme") == "ZeRO-3") layout.zero = ZeroStage::parameters;
+    const double predicted = step_seconds(model, layout, megatron_lm(), cluster).total();
+    const double measured = row.number("iter_time_s_derived");
+    runs.add(predicted, measured, device_flops(model, layout));
+    if (row.text("model") == "GPT-175B" || row.text("table").find("table2") == 0)
+      compared[row.text("model") + " on " + row.text("gpus")][row.text("scheme")] = {predicted,
+                                                                                     measured};
+  }
+  Score score = runs.score("megatron_sc21", "step time", table.size());
+  score.target = "mean <= 8 %, each row within 15 %";
+  score.reached = score.used > 0 && score.mean <= 0.08 && score.maximum <= 0.15;
+  score.notes.push_back("nothing fitted; rows without a microbatch size left out");
+  std::size_t pairs = 0, right = 0;
+  for (const auto& [name, schemes] : compared) {
+    if (schemes.size() < 2) continue;
+    const Pair& zero = schemes.at("ZeRO-3");
+    const Pair& pipelined = schemes.at("PTD");
+    ++pairs;
+    right += (zero.predicted > pipelined.predicted) == (zero.measured > pipelined.measured);
+  }
+  score.notes.push_back(fmt::format("order against ZeRO-3 right at {} of {} points", right, pairs));
+  if (right < pairs) score.reached = false;
+  return {score};
+}
+
+std::vector<Score> score_korthikanti(const std::filesystem::path& folder) {
+  const Table table(folder, "korthikanti_2022");
+  const TrainingCluster cluster = a100_cluster(selene_node);
+  Runs runs;
+  Errors kept, selective;
+  for (const Row& row : table.sound_rows()) {
+    const std::string& metric = row.text("metric");
+    const bool time = metric == "iter_time";
+    const bool part = metric == "activation_mem_pct_of_tp_baseline";
+    if (!time && !part && metric != "activation_mem_per_gpu") continue;
+    const TransformerStack model = gpt_of(row);
+    Layout layout = layout_of(row, model);
+    layout.chunks = row.integer("vp");
+    layout.sequence_parallel = row.flag("seq_par");
+    if (time) {
+      runs.add(step_seconds(model, layout, megatron_lm(), cluster).total(), row.number("value"),
+               device_flops(model, layout));
+      continue;
+    }
+    double bytes = step_bytes(model, layout, megatron_lm()).activations;
+    double unit = static_cast<double>(1_GiB);
+    if (part) {
+      Layout plain = layout;
+      plain.sequence_parallel = false;
+      plain.recompute = Recompute::none;
+      unit = step_bytes(model, plain, megatron_lm()).activations / 100;
+    }
+    (layout.recompute == Recompute::selective ? selective : kept)
+        .add(bytes / unit, row.number("value"));
+  }
+  Score time = runs.score("korthikanti_2022", "step time", table.size());
+  require_mean(time, 0.04);
+  time.notes.push_back("nothing fitted");
+  Score none = kept.score("korthikanti_2022", "activations, none or full recompute");
+  require_mean(none, 0.02);
+  Score some = selective.score("korthikanti_2022", "activations, selective recompute");
+  require_mean(some, 0.09);
+  none.left_out = table.size() - kept.count();
+  some.left_out = table.size() - selective.count();
+  return {time, none, some};
+}
+
+}  // namespace troupe::published
