@@ -294,7 +294,7 @@ Status RunSession::adopt() {
   }
   FillStages fill;
   fill.epoch = plan_->epoch;
-  fill.step = first_step_ - 1;
+  fill.step = committed_;
   fill.checkpoint = spec_.checkpoint.resume_from;
   const auto filled = ask_all<Ready>(build_timeout, fill);
   if (!filled) return filled.error();
@@ -325,7 +325,6 @@ Status RunSession::read_resume() {
     return Error{ErrorCode::invalid_input,
                  fmt::format("{} has done {} steps already; steps = {} asks for no more", folder,
                              record.step, spec_.steps)};
-  first_step_ = record.step + 1;
   committed_ = record.step;
   event("resumed", fmt::format("from {}", spec_.checkpoint.resume_from));
   adam_steps_ = record.adam_step;

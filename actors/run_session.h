@@ -75,8 +75,7 @@ class RunSession {
   std::shared_ptr<TokenSource> tokens_;
   std::shared_ptr<const Plan> plan_;
   std::vector<DeviceHandle> devices_;
-  std::uint64_t first_step_ = 1;
-  std::uint64_t committed_ = 0;  ///< the last committed step, for events
+  std::uint64_t committed_ = 0;  ///< the last committed step; before the first: where to go on from
   std::uint64_t adam_steps_ = 0;
   std::uint64_t resumed_data_ = 0;  ///< fingerprint of the checkpoint's data; 0: none
   bool ended_ = false;

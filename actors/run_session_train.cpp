@@ -29,7 +29,7 @@ Result<RunOutcome> RunSession::train() {
   setup->plan = plan_;
   setup->optimizer = spec_.optimizer;
   setup->learning_rate = spec_.learning_rate;
-  setup->first_step = first_step_;
+  setup->first_step = committed_ + 1;
   setup->last_step = spec_.steps;
   setup->adam_steps = adam_steps_;
   setup->state_hash_every = spec_.state_hash_every;
@@ -80,30 +80,30 @@ Result<RunOutcome> RunSession::train() {
   };
   self_->send(run_, StartRun{plan_->epoch, 0, std::move(setup)});
   RunOutcome outcome;
-  outcome.steps_done = first_step_ - 1;
   bool stopping = false;
   self_->monitor(run_);  // an actor that a fault ended sends no news
   while (!ended_) {
-    self_->receive([&](const RunNews& news) { hear(news, outcome); },
-                   [&](const caf::down_msg& down) {
-                     if (down.source != run_.address() || ended_) return;
-                     ended_ = true;
-                     failure_ = std::make_shared<const Error>(Error{
-                         ErrorCode::internal,
-                         fmt::format("the run's own actor ended after step {}: {}",
-                                     outcome.steps_done, from_caf(down.reason, system_).text)});
-                   },
-                   caf::after(look_interval) >> [] {});
+    self_->receive(
+        [&](const RunNews& news) { hear(news, outcome); },
+        [&](const caf::down_msg& down) {
+          if (down.source != run_.address() || ended_) return;
+          ended_ = true;
+          failure_ = std::make_shared<const Error>(Error{
+              ErrorCode::internal, fmt::format("the run's own actor ended after step {}: {}",
+                                               committed_, from_caf(down.reason, system_).text)});
+        },
+        caf::after(look_interval) >> [] {});
     if (!stopping && callbacks_.should_stop && callbacks_.should_stop()) {
       stopping = true;
-      event("stop_asked", fmt::format("after step {}", outcome.steps_done));
+      event("stop_asked", fmt::format("after step {}", committed_));
       self_->send(run_, StopRun{plan_->epoch, 0});
     }
   }
   self_->demonitor(run_);
   if (failure_) return *failure_;
   compare_with_plan();
-  event("run_ended", fmt::format("steps={} stopped={}", outcome.steps_done, outcome.stopped));
+  outcome.steps_done = committed_;
+  event("run_ended", fmt::format("steps={} stopped={}", committed_, outcome.stopped));
   return outcome;
 }
 
@@ -128,7 +128,6 @@ void RunSession::compare_with_plan() {
 void RunSession::hear(const RunNews& news, RunOutcome& outcome) {
   switch (news.kind) {
     case RunNews::Kind::step:
-      outcome.steps_done = news.row.step;
       committed_ = news.row.step;
       outcome.last_step = news.row;
       if (callbacks_.on_step) callbacks_.on_step(news.row);

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <utility>
+
+#include "planner/field_checks.h"
 
 namespace troupe {
 namespace {
@@ -55,24 +55,10 @@ Error refuse(std::string text) {
   return {ErrorCode::invalid_input, std::move(text)};
 }
 
-struct Range {
-  const char* field;
-  std::uint32_t value;
-  std::uint32_t least;
-  std::uint32_t most;
-};
-
-Status check_range(const Range& range) {
-  if (range.value >= range.least && range.value <= range.most) return {};
-  return refuse(fmt::format("model.{} = {} is out of range; the nearest legal value is {}",
-                            range.field, range.value,
-                            std::clamp(range.value, range.least, range.most)));
-}
-
 Status check_shape(const Architecture& model) {
   const bool dense_blocks =
       !model.has_experts() || model.moe.first_dense_blocks > 0 || model.moe.moe_every > 1;
-  const Range ranges[] = {
+  const FieldRange ranges[] = {
       {"blocks", model.blocks, 1, 10'000},
       {"width", model.width, 1, 1u << 20},
       {"heads", model.attention.heads, 1, 1u << 16},
@@ -86,7 +72,7 @@ Status check_shape(const Architecture& model) {
       {"position_rows", model.position_rows, model.position == PositionKind::learned ? 1u : 0u,
        model.position == PositionKind::learned ? (1u << 24) : 0u},
   };
-  for (const Range& range : ranges) TROUPE_TRY(check_range(range));
+  for (const FieldRange& range : ranges) TROUPE_TRY(check_range(range));
   if (!(model.rotary_share > 0.0 && model.rotary_share <= 1.0))
     return refuse(fmt::format("model.rotary_share = {} is not in (0, 1]; 1 rotates whole heads",
                               model.rotary_share));
@@ -98,22 +84,8 @@ Status check_shape(const Architecture& model) {
   return {};
 }
 
-/// The divisor of `number` nearest to `wanted`; the smaller of two equally near ones.
-std::uint32_t nearest_divisor(std::uint32_t number, std::uint32_t wanted) {
-  std::uint32_t best = 1;
-  for (std::uint32_t divisor = 1; divisor <= number; ++divisor)
-    if (number % divisor == 0 && std::abs(std::int64_t{divisor} - std::int64_t{wanted}) <
-                                     std::abs(std::int64_t{best} - std::int64_t{wanted}))
-      best = divisor;
-  return best;
-}
-
 Status check_attention(const AttentionShape& attention) {
-  if (attention.heads % attention.kv_heads != 0)
-    return refuse(fmt::format(
-        "model.kv_heads = {} does not divide heads = {}; the nearest that "
-        "does is {}",
-        attention.kv_heads, attention.heads, nearest_divisor(attention.heads, attention.kv_heads)));
+  TROUPE_TRY(check_kv_heads(attention.heads, attention.kv_heads));
   const LatentAttention& latent = attention.latent;
   if (!attention.is_latent()) {
     if (latent == LatentAttention{}) return {};
@@ -121,12 +93,12 @@ Status check_attention(const AttentionShape& attention) {
         "model.kv_rank = 0 but other widths of latent attention are given; the nearest "
         "legal value is 1");
   }
-  const Range ranges[] = {{"q_rank", latent.q_rank, 0, 1u << 20},
-                          {"kv_rank", latent.kv_rank, 1, 1u << 20},
-                          {"nope_width", latent.nope_width, 1, 1u << 16},
-                          {"rope_width", latent.rope_width, 0, 1u << 16},
-                          {"value_width", latent.value_width, 1, 1u << 16}};
-  for (const Range& range : ranges) TROUPE_TRY(check_range(range));
+  const FieldRange ranges[] = {{"q_rank", latent.q_rank, 0, 1u << 20},
+                               {"kv_rank", latent.kv_rank, 1, 1u << 20},
+                               {"nope_width", latent.nope_width, 1, 1u << 16},
+                               {"rope_width", latent.rope_width, 0, 1u << 16},
+                               {"value_width", latent.value_width, 1, 1u << 16}};
+  for (const FieldRange& range : ranges) TROUPE_TRY(check_range(range));
   const std::uint32_t sum = latent.nope_width + latent.rope_width;
   if (attention.head_width != sum)
     return refuse(
@@ -146,7 +118,7 @@ Status check_experts(const Architecture& model) {
         "model.experts = 0 but other keys of experts are given; the nearest legal value "
         "is 1");
   }
-  const Range ranges[] = {
+  const FieldRange ranges[] = {
       {"experts", moe.experts, 1, 1u << 16},
       {"top_k", moe.top_k, 1, moe.experts},
       {"expert_ffn_width", moe.ffn_width, 1, 1u << 24},
@@ -156,7 +128,7 @@ Status check_experts(const Architecture& model) {
       {"first_dense_blocks", moe.first_dense_blocks, 0, model.blocks - 1},
       {"moe_every", moe.moe_every, 1, model.blocks},
   };
-  for (const Range& range : ranges) TROUPE_TRY(check_range(range));
+  for (const FieldRange& range : ranges) TROUPE_TRY(check_range(range));
   if (moe.shared_gate && moe.shared_experts == 0)
     return refuse(
         "model.shared_gate = true without shared_experts; the nearest legal value is "

@@ -37,6 +37,14 @@ double boundary_bytes(const BlockShape& shape, const Layout& layout) {
   return 2 * shape.sequence * real(layout.microbatch) * shape.hidden;
 }
 
+/// Both all-reduces of one direction through a block, of one microbatch.
+Seconds tensor_traffic(const BlockShape& shape,
+                       const Layout& layout,
+                       const TrainingCluster& cluster) {
+  return 2 * all_reduce_seconds(boundary_bytes(shape, layout), tensor_group(layout, cluster.net),
+                                cluster.net);
+}
+
 /// Parameters on one rank of the first stage.
 double rank_parameters(const TransformerStack& model, const Layout& layout) {
   const double tensor = real(layout.tensor);
@@ -97,8 +105,7 @@ BlockSeconds block_seconds(const BlockShape& shape,
   const AcceleratorRates& device = cluster.device;
   BlockSeconds out;
   out.attention = ops_seconds(ops.attention_forward, device);
-  const Seconds traffic = 2 * all_reduce_seconds(boundary_bytes(shape, layout),
-                                                 tensor_group(layout, cluster.net), cluster.net);
+  const Seconds traffic = tensor_traffic(shape, layout, cluster);
   const Seconds host = framework.host_per_op;
   out.forward = std::max(ops_seconds(ops.forward, device) + out.attention + traffic,
                          framework.forward_ops * host);
@@ -123,10 +130,8 @@ StepSeconds step_seconds(const TransformerStack& model,
   // Layers that do not divide leave one more on some stages.
   const double blocks = std::ceil(real(model.layers) / real(layout.pipeline));
   const Seconds middle = blocks * (block.forward + block.backward);
-  const Seconds traffic = 2 * all_reduce_seconds(boundary_bytes(model.block, layout),
-                                                 tensor_group(layout, cluster.net), cluster.net);
-  const Seconds output =
-      ops_seconds(output_ops(model.block, cut_of(layout)), cluster.device) + traffic;
+  const Seconds output = ops_seconds(output_ops(model.block, cut_of(layout)), cluster.device) +
+                         tensor_traffic(model.block, layout, cluster);
   const Seconds input = ops_seconds(embedding_ops(model.block, cut_of(layout)), cluster.device);
   const Seconds slowest =
       middle + (layout.pipeline == 1 ? output + input : std::max(output, input));

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <utility>
+
+#include "planner/field_checks.h"
 
 namespace troupe {
 namespace {
@@ -81,38 +82,18 @@ void add_llama_block(ParameterList& list, const ModelSpec& model, std::uint32_t 
   list.residual(prefix + "mlp.down_proj.weight", {width, ffn}, layer);
 }
 
-/// The divisor of `number` nearest to `wanted`; the smaller of two equally near ones.
-std::uint32_t nearest_divisor(std::uint32_t number, std::uint32_t wanted) {
-  for (std::uint32_t distance = 0; distance <= number; ++distance) {
-    if (wanted > distance && number % (wanted - distance) == 0) return wanted - distance;
-    if (wanted + distance <= number && number % (wanted + distance) == 0) return wanted + distance;
-  }
-  return 1;
-}
-
 Error refuse(std::string text) {
   return {ErrorCode::invalid_input, std::move(text)};
 }
 
-struct Range {
-  const char* field;
-  std::uint32_t value;
-  std::uint32_t least;
-  std::uint32_t most;
-};
-
 Status check_ranges(const ModelSpec& model) {
-  const Range ranges[] = {
+  const FieldRange ranges[] = {
       {"blocks", model.blocks, 1, 10'000},         {"width", model.width, 1, 1u << 20},
       {"heads", model.heads, 1, 1u << 20},         {"kv_heads", model.kv_heads, 1, 1u << 20},
       {"ffn_width", model.ffn_width, 1, 1u << 24}, {"vocabulary", model.vocabulary, 2, 1u << 24},
       {"context", model.context, 1, 1u << 24},
   };
-  for (const Range& range : ranges)
-    if (range.value < range.least || range.value > range.most)
-      return refuse(fmt::format("model.{} = {} is out of range; the nearest legal value is {}",
-                                range.field, range.value,
-                                range.value < range.least ? range.least : range.most));
+  for (const FieldRange& range : ranges) TROUPE_TRY(check_range(range));
   return {};
 }
 
@@ -127,11 +108,7 @@ Status check_heads(const ModelSpec& model) {
         fmt::format("model.kv_heads = {} differs from heads = {}; gpt2 has no grouped "
                     "attention, so it must be {}",
                     model.kv_heads, model.heads, model.heads));
-  if (model.heads % model.kv_heads != 0)
-    return refuse(
-        fmt::format("model.kv_heads = {} does not divide heads = {}; the nearest that "
-                    "does is {}",
-                    model.kv_heads, model.heads, nearest_divisor(model.heads, model.kv_heads)));
+  TROUPE_TRY(check_kv_heads(model.heads, model.kv_heads));
   if (model.family == ModelFamily::llama && model.head_width() % 2 != 0)
     return refuse(
         fmt::format("model.width / heads = {} is odd, but rotary positions turn pairs; "

@@ -20,10 +20,7 @@ Seconds message_seconds(const BandwidthCurve& a, const BandwidthCurve& b, double
 std::vector<Seconds> last_backward(const ProfiledReplica& replica, std::uint32_t microbatch_count) {
   const std::size_t stages = replica.stages.size();
   EXPECTS(stages > 0 && microbatch_count > 0 && replica.edges.size() + 1 == stages);
-  StageMap map;
-  for (std::uint32_t s = 0; s < stages; ++s) map.device_of_stage.push_back(DeviceId{s});
-  map.device_count = static_cast<std::uint32_t>(stages);
-  map.microbatch_count = microbatch_count;
+  StageMap map = looped_stages(static_cast<std::uint32_t>(stages), microbatch_count);
   map.transfer_slots = microbatch_count;
   const auto schedule = make_schedule(ScheduleKind::one_f_one_b, map);
   EXPECTS(schedule.ok());

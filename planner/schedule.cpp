@@ -21,6 +21,15 @@ bool is_transfer(Op op) {
 
 }  // namespace
 
+StageMap looped_stages(std::uint32_t devices, std::uint32_t microbatches, std::uint32_t loops) {
+  StageMap map;
+  for (std::uint32_t s = 0; s < devices * loops; ++s)
+    map.device_of_stage.push_back(DeviceId{s % devices});
+  map.device_count = devices;
+  map.microbatch_count = microbatches;
+  return map;
+}
+
 std::vector<Action> prerequisites(const Action& action,
                                   const StageMap& stages,
                                   bool split_backward) {

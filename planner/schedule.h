@@ -63,6 +63,9 @@ struct StageMap {
   bool ends_chain(std::uint32_t stage) const { return (stage + 1) % chain_length() == 0; }
 };
 
+/// Stage s of devices x loops on device s mod devices.
+StageMap looped_stages(std::uint32_t devices, std::uint32_t microbatches, std::uint32_t loops = 1);
+
 enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble_h1 };
 std::string_view to_string(ScheduleKind kind);  ///< "gpipe", "1f1b", "interleaved", "zb-h1"
 Result<ScheduleKind> parse_schedule_kind(std::string_view text);

@@ -92,13 +92,6 @@ class VLane {
   std::vector<Action> lane_;
 };
 
-Schedule zero_bubble_v(const StageMap& stages) {
-  Schedule schedule = empty_schedule(stages, true);
-  for (std::uint32_t d = 0; d < stages.device_count; ++d)
-    schedule.devices[d] = VLane(d, stages.device_count, stages.microbatch_count).take();
-  return schedule;
-}
-
 /// Chimera's group of p microbatches, played in slots of one F or one B: a device takes a B before
 /// an F, the earlier microbatch, and of two the one further down its pipeline.
 class ChimeraGroup {
@@ -283,10 +276,12 @@ class DualLane {
   std::vector<Action> lane_;
 };
 
-Schedule dualpipe(const StageMap& stages) {
+/// A schedule with split backward of which `Lane` writes each device's part.
+template <class Lane>
+Schedule lane_by_lane(const StageMap& stages) {
   Schedule schedule = empty_schedule(stages, true);
   for (std::uint32_t d = 0; d < stages.device_count; ++d)
-    schedule.devices[d] = DualLane(d, stages.device_count, stages.microbatch_count).take();
+    schedule.devices[d] = Lane(d, stages.device_count, stages.microbatch_count).take();
   return schedule;
 }
 
@@ -311,11 +306,11 @@ Schedule compute_order(ScheduleFamily family, const StageMap& stages) {
     case ScheduleFamily::zero_bubble_1p: return zero_bubble_limited(stages, stages.device_count);
     case ScheduleFamily::zero_bubble_2p:
       return zero_bubble_limited(stages, 2 * stages.device_count);
-    case ScheduleFamily::zero_bubble_v: return zero_bubble_v(stages);
+    case ScheduleFamily::zero_bubble_v: return lane_by_lane<VLane>(stages);
     case ScheduleFamily::chimera: return chimera(stages);
     case ScheduleFamily::breadth_first:
     case ScheduleFamily::layered: return breadth_first(stages);
-    case ScheduleFamily::dualpipe: return dualpipe(stages);
+    case ScheduleFamily::dualpipe: return lane_by_lane<DualLane>(stages);
   }
   return {};
 }

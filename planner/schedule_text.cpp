@@ -91,14 +91,9 @@ Result<ScheduleKind> parse_schedule_kind(std::string_view text) {
   for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b,
                                   ScheduleKind::interleaved, ScheduleKind::zero_bubble_h1})
     if (text == to_string(kind)) return kind;
-  if (parse_schedule_family(text))
-    return refuse(
-        fmt::format("\"{}\" can be simulated, not yet executed; there are \"gpipe\", \"1f1b\", "
-                    "\"interleaved\" and \"zb-h1\"",
-                    text));
   return refuse(fmt::format(
-      "\"{}\" is not a schedule; there are \"gpipe\", \"1f1b\", \"interleaved\" and \"zb-h1\"",
-      text.substr(0, 40)));
+      "\"{}\" {}; there are \"gpipe\", \"1f1b\", \"interleaved\" and \"zb-h1\"", text.substr(0, 40),
+      parse_schedule_family(text) ? "can be simulated, not yet executed" : "is not a schedule"));
 }
 
 std::string to_text(const Schedule& schedule) {

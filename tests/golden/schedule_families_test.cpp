@@ -6,9 +6,8 @@
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
-#include "tests/support/catch.h"
+#include "tests/golden/golden_schedule.h"
 
 using namespace troupe;
 
@@ -38,19 +37,9 @@ std::string path_of(const Case& one) {
 }  // namespace
 
 TEST_CASE("simulated schedules are the golden ones, and the golden ones are valid") {
-  for (const Case& one : cases()) {
-    INFO(path_of(one));
-    std::ifstream file(path_of(one));
-    REQUIRE(file.good());
-    std::stringstream text;
-    text << file.rdbuf();
-    const auto schedule = make_schedule(one.family, one.shape);
-    REQUIRE(schedule.ok());
-    CHECK(to_text(*schedule) == text.str());
-    const auto parsed = parse_schedule(text.str(), family_stages(one.family, one.shape));
-    REQUIRE(parsed.ok());
-    CHECK(validate(*parsed).ok());
-  }
+  for (const Case& one : cases())
+    testing::check_golden_schedule(path_of(one), make_schedule(one.family, one.shape),
+                                   family_stages(one.family, one.shape));
 }
 
 TEST_CASE("write the golden simulated schedules", "[.write-schedules]") {

@@ -17,6 +17,7 @@ std::vector<Score> score_vtrain_multi(const std::filesystem::path& folder);
 std::vector<Score> score_vtrain_all_reduce(const std::filesystem::path& folder);
 std::vector<Score> score_megatron_sc21(const std::filesystem::path& folder);
 std::vector<Score> score_korthikanti(const std::filesystem::path& folder);
+std::vector<Score> score_sailor(const std::filesystem::path& folder);
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all = {
@@ -34,6 +35,7 @@ const std::vector<Entry>& entries() {
       {"vtrain_nccl_allreduce", score_vtrain_all_reduce},
       {"megatron_sc21", score_megatron_sc21},
       {"korthikanti_2022", score_korthikanti},
+      {"sailor_measured", score_sailor},
   };
   return all;
 }

@@ -19,7 +19,7 @@ auto read_graphs(const std::filesystem::path& folder,
                  Read read) {
   const Table node_table(folder, nodes), edge_table(folder, edges);
   try {
-    return read(node_table.rows(), edge_table.rows());
+    return read(node_table, edge_table);
   } catch (const BadTable&) {
     throw;
   } catch (const std::exception& error) {
@@ -35,9 +35,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 std::vector<Score> score_partition_oracle(const std::filesystem::path& folder) {
   const auto graphs = read_graphs(folder, "partition_oracle_nodes", "partition_oracle_edges",
-                                  [](const auto& nodes, const auto& edges) {
-                                    return testing::read_partition_graphs(nodes, edges);
-                                  });
+                                  testing::read_partition_graphs);
   const Table table(folder, "partition_oracle_results");
   Errors optimal, single, gain;
   std::size_t others = 0;

@@ -7,18 +7,6 @@
 #include "tests/bench/published/score.h"
 
 namespace troupe::published {
-namespace {
-
-StageMap one_stage_a_device(std::uint32_t devices, std::uint32_t microbatches) {
-  StageMap map;
-  for (std::uint32_t s = 0; s < devices; ++s) map.device_of_stage.push_back(DeviceId{s});
-  map.device_count = devices;
-  map.microbatch_count = microbatches;
-  return map;
-}
-
-}  // namespace
-
 std::vector<Score> score_schedules(const std::filesystem::path& folder) {
   const Table table(folder, "pipeline_inflight_per_stage");
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint32_t>> gpipe, fused;
@@ -26,8 +14,8 @@ std::vector<Score> score_schedules(const std::filesystem::path& folder) {
   for (const Row& row : table.sound_rows()) {
     const std::pair key{row.integer("p"), row.integer("m")};
     if (!gpipe.contains(key)) {
-      const StageMap map = one_stage_a_device(static_cast<std::uint32_t>(key.first),
-                                              static_cast<std::uint32_t>(key.second));
+      const StageMap map = looped_stages(static_cast<std::uint32_t>(key.first),
+                                         static_cast<std::uint32_t>(key.second));
       gpipe[key] = in_flight_per_stage(compute_schedule(ScheduleKind::gpipe, map));
       fused[key] = in_flight_per_stage(compute_schedule(ScheduleKind::one_f_one_b, map));
     }

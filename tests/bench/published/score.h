@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/bench/published/table.h"
+#include "tests/support/published_table.h"
 
 namespace troupe::published {
 

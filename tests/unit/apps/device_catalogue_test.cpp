@@ -4,11 +4,9 @@
 #include <iterator>
 
 #include "tests/support/catch.h"
-#include "tests/support/csv_rows.h"
+#include "tests/support/published_table.h"
 
 using namespace troupe;
-using troupe::testing::csv_rows;
-using troupe::testing::CsvRow;
 
 namespace {
 
@@ -32,15 +30,16 @@ bool agrees(const ConfigNode* node, const std::string& field) {
 
 TEST_CASE("the device catalogue holds every row of the published table, figure by figure") {
   const ConfigNode root = catalogue_tree();
-  const auto rows = csv_rows("tests/data/devices.csv");
-  CHECK(rows.size() == 28);
-  for (const CsvRow& row : rows) {
-    CAPTURE(row.at("id"));
-    const ConfigNode* device = root.find(row.at("id"));
+  const published::Table table(TROUPE_SOURCE_DIR "/tests/data", "devices");
+  CHECK(table.size() == 28);
+  for (const published::Row& row : table.rows()) {
+    CAPTURE(row.text("id"));
+    const ConfigNode* device = root.find(row.text("id"));
     REQUIRE(device != nullptr);
     std::size_t written = 0;
-    for (const auto& [column, field] : row) {
+    for (const std::string& column : table.columns()) {
       if (column == "id") continue;
+      const std::string& field = row.text(column);
       CAPTURE(column, field);
       CHECK(agrees(device->find(column), field));
       if (!field.empty()) ++written;

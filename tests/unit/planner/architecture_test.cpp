@@ -3,16 +3,17 @@
 #include <cmath>
 
 #include "tests/support/catch.h"
-#include "tests/support/csv_rows.h"
+#include "tests/support/published_table.h"
 
 using namespace troupe;
-using troupe::testing::csv_rows;
-using troupe::testing::CsvRow;
+using published::Row;
 
 namespace {
 
-std::uint32_t whole(const CsvRow& row, const char* column) {
-  return static_cast<std::uint32_t>(std::stoul(row.at(column)));
+const std::filesystem::path data_folder = TROUPE_SOURCE_DIR "/tests/data";
+
+std::uint32_t whole(const Row& row, const char* column) {
+  return static_cast<std::uint32_t>(row.integer(column));
 }
 
 PositionKind position_of(const std::string& text) {
@@ -30,21 +31,21 @@ QkNorm qk_norm_of(const std::string& text) {
   return text == "head" ? QkNorm::per_head : QkNorm::full;
 }
 
-AttentionShape attention_of(const CsvRow& row) {
+AttentionShape attention_of(const Row& row) {
   AttentionShape attention;
   attention.heads = whole(row, "heads");
   attention.kv_heads = whole(row, "kv_heads");
   attention.head_width = whole(row, "head_dim");
   attention.latent = {whole(row, "q_lora"), whole(row, "kv_lora"), whole(row, "qk_nope"),
                       whole(row, "qk_rope"), whole(row, "v_head")};
-  attention.qk_norm = qk_norm_of(row.at("qk_norm"));
+  attention.qk_norm = qk_norm_of(row.text("qk_norm"));
   attention.qkv_bias = whole(row, "qkv_bias") == 1;
   attention.out_bias = whole(row, "out_bias") == 1;
-  attention.sinks = row.at("attention") == "gqa+sinks";
+  attention.sinks = row.text("attention") == "gqa+sinks";
   return attention;
 }
 
-ExpertShape experts_of(const CsvRow& row) {
+ExpertShape experts_of(const Row& row) {
   ExpertShape moe;
   moe.experts = whole(row, "experts");
   moe.top_k = whole(row, "top_k");
@@ -60,9 +61,9 @@ ExpertShape experts_of(const CsvRow& row) {
   return moe;
 }
 
-Architecture architecture_from(const CsvRow& row) {
+Architecture architecture_from(const Row& row) {
   Architecture model;
-  model.family = row.at("family");
+  model.family = row.text("family");
   model.blocks = whole(row, "layers");
   model.width = whole(row, "hidden");
   model.attention = attention_of(row);
@@ -71,12 +72,12 @@ Architecture architecture_from(const CsvRow& row) {
   model.mlp_bias = whole(row, "mlp_bias") == 1;
   model.moe = experts_of(row);
   model.vocabulary = whole(row, "vocab_rows");
-  model.context = row.at("context").empty() ? 1 : whole(row, "context");
+  model.context = row.text("context").empty() ? 1 : whole(row, "context");
   model.tied = whole(row, "tied_embeddings") == 1;
   model.head_bias = whole(row, "head_bias") == 1;
-  model.position = position_of(row.at("position"));
+  model.position = position_of(row.text("position"));
   model.position_rows = whole(row, "learned_pos_rows");
-  model.norm = norm_of(row.at("norm"));
+  model.norm = norm_of(row.text("norm"));
   model.norms_per_block = whole(row, "norms_per_layer");
   model.final_norm = whole(row, "final_norm") == 1;
   model.extra_parameters = whole(row, "extra_params");
@@ -119,15 +120,15 @@ Architecture tiny_experts() {
 }  // namespace
 
 TEST_CASE("every published model has its exact number of parameters") {
-  const auto rows = csv_rows("tests/data/models.csv");
-  CHECK(rows.size() == 48);
-  for (const CsvRow& row : rows) {
-    CAPTURE(row.at("model"));
+  const published::Table table(data_folder, "models");
+  CHECK(table.size() == 48);
+  for (const Row& row : table.rows()) {
+    CAPTURE(row.text("model"));
     const Architecture model = architecture_from(row);
     const Status holds = validate(model);
     CHECK(holds.ok());
     if (!holds) UNSCOPED_INFO(holds.error().text);
-    CHECK(parameter_count(model) == std::stoull(row.at("params_total_exact")));
+    CHECK(parameter_count(model) == std::stoull(row.text("params_total_exact")));
   }
 }
 
@@ -135,10 +136,11 @@ TEST_CASE("every published model has its exact number of parameters") {
 /// and GLM without the head as well; some cut the last digit instead of rounding it.
 TEST_CASE("active parameters agree with the published ones within the last printed digit") {
   std::size_t compared = 0;
-  for (const CsvRow& row : csv_rows("tests/data/models.csv")) {
-    const std::string& text = row.at("params_active_published");
+  const published::Table table(data_folder, "models");
+  for (const Row& row : table.rows()) {
+    const std::string& text = row.text("params_active_published");
     if (text.empty()) continue;
-    CAPTURE(row.at("model"), text);
+    CAPTURE(row.text("model"), text);
     const Architecture model = architecture_from(row);
     const PrintedCount printed = printed_count(text);
     const auto all = static_cast<double>(active_parameter_count(model));

@@ -8,14 +8,6 @@ using namespace troupe;
 
 namespace {
 
-StageMap one_stage_a_device(std::uint32_t stages, std::uint32_t microbatches) {
-  StageMap map;
-  for (std::uint32_t s = 0; s < stages; ++s) map.device_of_stage.push_back(DeviceId{s});
-  map.device_count = stages;
-  map.microbatch_count = microbatches;
-  return map;
-}
-
 Seconds unit_seconds(const Action& action) {
   switch (action.op) {
     case Op::forward:
@@ -31,7 +23,7 @@ Seconds unit_seconds(const Action& action) {
 TEST_CASE("L006 one forward one backward holds min(stages - stage, microbatches)") {
   for (std::uint32_t p = 1; p <= 6; ++p)
     for (std::uint32_t m = 1; m <= 9; ++m) {
-      const auto schedule = make_schedule(ScheduleKind::one_f_one_b, one_stage_a_device(p, m));
+      const auto schedule = make_schedule(ScheduleKind::one_f_one_b, looped_stages(p, m));
       REQUIRE(schedule.ok());
       const auto in_flight = in_flight_per_stage(*schedule);
       for (std::uint32_t s = 0; s < p; ++s) CHECK(in_flight[s] == std::min(p - s, m));
@@ -40,19 +32,18 @@ TEST_CASE("L006 one forward one backward holds min(stages - stage, microbatches)
 }
 
 TEST_CASE("L006 gpipe holds every microbatch on every stage") {
-  const auto schedule = make_schedule(ScheduleKind::gpipe, one_stage_a_device(4, 8)).value();
+  const auto schedule = make_schedule(ScheduleKind::gpipe, looped_stages(4, 8)).value();
   CHECK(in_flight_per_stage(schedule) == std::vector<std::uint32_t>(4, 8));
 }
 
 TEST_CASE("L038 the bubble of 1F1B is (P-1)/(M+P-1), and stage 1 starts at F plus the link") {
   for (const auto& [p, m] : {std::pair{2u, 3u}, {4u, 8u}, {8u, 8u}, {5u, 17u}}) {
-    const auto schedule =
-        make_schedule(ScheduleKind::one_f_one_b, one_stage_a_device(p, m)).value();
+    const auto schedule = make_schedule(ScheduleKind::one_f_one_b, looped_stages(p, m)).value();
     const Timeline timeline = simulate(schedule, unit_seconds);
     const double bubble = 1 - timeline.busy("d0") / timeline.makespan();
     CHECK(bubble == Approx((p - 1.0) / (m + p - 1.0)));
   }
-  const auto schedule = make_schedule(ScheduleKind::one_f_one_b, one_stage_a_device(2, 2)).value();
+  const auto schedule = make_schedule(ScheduleKind::one_f_one_b, looped_stages(2, 2)).value();
   const Timeline timeline = simulate(schedule, [](const Action& action) {
     return action.op == Op::transfer_forward ? 0.25 : unit_seconds(action);
   });
@@ -69,7 +60,7 @@ TEST_CASE("L029 L030 every schedule ends for every count of microbatches") {
     for (std::uint32_t p = 1; p <= 4; ++p)
       for (std::uint32_t m = 1; m <= 5; ++m) {
         INFO(to_string(kind) << " p=" << p << " m=" << m);
-        StageMap map = one_stage_a_device(p, m);
+        StageMap map = looped_stages(p, m);
         map.tied = true;
         const auto schedule = make_schedule(kind, map);
         if (!schedule) INFO(schedule.error().text);
@@ -79,7 +70,7 @@ TEST_CASE("L029 L030 every schedule ends for every count of microbatches") {
 }
 
 TEST_CASE("several stages on one device run depth first under 1F1B") {
-  StageMap map = one_stage_a_device(3, 2);
+  StageMap map = looped_stages(3, 2);
   map.device_of_stage.assign(3, DeviceId{0});
   map.device_count = 1;
   const auto schedule = make_schedule(ScheduleKind::one_f_one_b, map).value();
@@ -88,7 +79,7 @@ TEST_CASE("several stages on one device run depth first under 1F1B") {
 }
 
 TEST_CASE("a split 1F1B hands its gradient on earlier than the fused one") {
-  const StageMap map = one_stage_a_device(4, 6);
+  const StageMap map = looped_stages(4, 6);
   const Schedule fused = compute_schedule(ScheduleKind::one_f_one_b, map);
   const Schedule split = add_transfers(split_backward(fused));
   REQUIRE(validate(split).ok());
@@ -99,7 +90,7 @@ TEST_CASE("a split 1F1B hands its gradient on earlier than the fused one") {
 }
 
 TEST_CASE("tied ends on two devices exchange halves, on one device they do not") {
-  StageMap map = one_stage_a_device(2, 1);
+  StageMap map = looped_stages(2, 1);
   map.tied = true;
   const auto apart = make_schedule(ScheduleKind::one_f_one_b, map).value();
   CHECK(to_text(apart) ==
@@ -115,12 +106,12 @@ TEST_CASE("tied ends on two devices exchange halves, on one device they do not")
 TEST_CASE("an impossible stage map is refused") {
   StageMap map;
   CHECK_FALSE(make_schedule(ScheduleKind::gpipe, map).ok());
-  map = one_stage_a_device(2, 0);
+  map = looped_stages(2, 0);
   CHECK_FALSE(make_schedule(ScheduleKind::gpipe, map).ok());
-  map = one_stage_a_device(2, 1);
+  map = looped_stages(2, 1);
   map.transfer_slots = 0;
   CHECK_FALSE(make_schedule(ScheduleKind::gpipe, map).ok());
-  map = one_stage_a_device(2, 1);
+  map = looped_stages(2, 1);
   map.device_count = 1;
   CHECK_FALSE(make_schedule(ScheduleKind::gpipe, map).ok());
 }

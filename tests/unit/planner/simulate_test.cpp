@@ -14,11 +14,7 @@ using namespace troupe::testing;
 namespace {
 
 Schedule pipeline(std::uint32_t stages, std::uint32_t microbatches) {
-  StageMap map;
-  for (std::uint32_t s = 0; s < stages; ++s) map.device_of_stage.push_back(DeviceId{s});
-  map.device_count = stages;
-  map.microbatch_count = microbatches;
-  return make_schedule(ScheduleKind::one_f_one_b, map).value();
+  return make_schedule(ScheduleKind::one_f_one_b, looped_stages(stages, microbatches)).value();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tests/bench/published/table.h"
+#include "tests/support/published_table.h"
 
 #include <csv.h>
 #include <fmt/format.h>
@@ -52,13 +52,15 @@ Table::Table(const std::filesystem::path& folder, const std::string& name)
     : path_((folder / (name + ".csv")).string()) {
   std::ifstream file(path_, std::ios::binary);
   if (!file) throw BadTable(path_ + ": cannot be opened");
+  std::size_t line = 1;
+  for (std::string remark; file.peek() == '#'; ++line) std::getline(file, remark);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   auto records = records_of(path_, text);
   if (records.empty()) throw BadTable(path_ + ": has no header");
   for (std::size_t i = 0; i < records[0].size(); ++i)
     if (!columns_.emplace(records[0][i], i).second)
-      throw BadTable(fmt::format("{}:1: two columns are named {}", path_, records[0][i]));
-  std::size_t line = 1 + line_breaks(records[0]);
+      throw BadTable(fmt::format("{}:{}: two columns are named {}", path_, line, records[0][i]));
+  line += line_breaks(records[0]);
   for (std::size_t i = 1; i < records.size(); ++i) {
     const std::size_t lines = line_breaks(records[i]);
     if (records[i].size() != columns_.size())
@@ -68,6 +70,12 @@ Table::Table(const std::filesystem::path& folder, const std::string& name)
     lines_.push_back(line);
     line += lines;
   }
+}
+
+std::vector<std::string> Table::columns() const {
+  std::vector<std::string> out;
+  for (const auto& [name, index] : columns_) out.push_back(name);
+  return out;
 }
 
 std::vector<Row> Table::rows() const {

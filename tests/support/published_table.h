@@ -1,5 +1,5 @@
-/// CSV files of published figures (RFC 4180, header row), read strictly: a missing file, column or
-/// number is an error that names file, line and column.
+/// CSV files of published figures (RFC 4180, header row, '#' lines before it are remarks), read
+/// strictly: a missing file, column or number is an error that names file, line and column.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +49,7 @@ class Table {
   /// Without rows that are suspect.
   std::vector<Row> sound_rows() const;
   bool has(const std::string& column) const { return columns_.contains(column); }
+  std::vector<std::string> columns() const;
 
  private:
   friend class Row;
