@@ -1,0 +1,252 @@
+#include "planner/layout_search.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "planner/result.h"
+
+namespace troupe {
+namespace {
+
+using Counts = std::vector<std::uint64_t>;
+
+constexpr Seconds never = std::numeric_limits<Seconds>::infinity();
+
+std::uint64_t whole(double value) {
+  return static_cast<std::uint64_t>(value);
+}
+
+Counts divisors(std::uint64_t number, std::uint64_t most) {
+  Counts out;
+  for (std::uint64_t part = 1; part <= std::min(number, most); ++part)
+    if (number % part == 0) out.push_back(part);
+  return out;
+}
+
+/// Those of `legal` that `chosen` allows.
+Counts allowed(const Counts& legal, const Counts& chosen) {
+  if (chosen.empty()) return legal;
+  Counts out;
+  for (const std::uint64_t value : legal)
+    if (std::find(chosen.begin(), chosen.end(), value) != chosen.end()) out.push_back(value);
+  return out;
+}
+
+template <class T>
+std::vector<T> or_all(const std::vector<T>& chosen, std::vector<T> all) {
+  return chosen.empty() ? all : chosen;
+}
+
+/// A pipeline divides its layers, or leaves one more on some stages.
+Counts pipelines(const TransformerStack& model, std::uint64_t devices, const Counts& chosen) {
+  return allowed(divisors(devices, model.layers), chosen);
+}
+
+Counts chunk_counts(const TransformerStack& model, const Layout& layout, const Counts& chosen) {
+  if (layout.pipeline == 1 || layout.microbatches() % layout.pipeline != 0 ||
+      model.layers % layout.pipeline != 0)
+    return allowed({1}, chosen);
+  return allowed(divisors(model.layers / layout.pipeline, 8), chosen);
+}
+
+/// Calls `use` with every legal layout.
+template <class Use>
+void for_each_layout(const TransformerStack& model,
+                     const DeviceGroup& group,
+                     std::uint64_t batch,
+                     const LayoutChoices& choices,
+                     const Use& use) {
+  const auto zeros = or_all(choices.zero, {ZeroStage::none, ZeroStage::optimizer,
+                                           ZeroStage::gradients, ZeroStage::parameters});
+  const auto recomputes =
+      or_all(choices.recompute, {Recompute::none, Recompute::selective, Recompute::full});
+  const auto try_layout = [&](Layout layout) {
+    if (!layout_faults(model, layout).empty()) return;
+    for (const std::uint64_t chunks : chunk_counts(model, layout, choices.chunks)) {
+      layout.chunks = chunks;
+      for (const ZeroStage zero : zeros) {
+        if (zero != ZeroStage::none && layout.data == 1) continue;
+        if (zero > ZeroStage::optimizer && layout.pipeline > 1) continue;
+        layout.zero = zero;
+        for (const Recompute recompute : recomputes) {
+          // Flash attention keeps no scores: there is nothing to select.
+          if (recompute == Recompute::selective && choices.flash_attention) continue;
+          layout.recompute = recompute;
+          use(layout);
+        }
+      }
+    }
+  };
+  const auto per_node = whole(group.cluster.net.devices_per_node);
+  for (const std::uint64_t tensor : allowed(divisors(group.devices, per_node), choices.tensor))
+    for (const std::uint64_t pipeline :
+         pipelines(model, group.devices / tensor, choices.pipeline)) {
+      Layout layout;
+      layout.tensor = tensor;
+      layout.pipeline = pipeline;
+      layout.data = group.devices / tensor / pipeline;
+      layout.sequence_parallel = tensor > 1;
+      layout.flash_attention = choices.flash_attention;
+      layout.batch = batch;
+      if (batch % layout.data != 0) continue;
+      for (const std::uint64_t microbatch :
+           allowed(divisors(batch / layout.data, 64), choices.microbatch)) {
+        layout.microbatch = microbatch;
+        try_layout(layout);
+      }
+    }
+}
+
+bool faster(const PricedLayout& a, const PricedLayout& b) {
+  const Seconds left = a.seconds.total();
+  const Seconds right = b.seconds.total();
+  return left != right ? left < right : a.bytes.total() < b.bytes.total();
+}
+
+/// The layout with another batch, or nothing where it cannot cut that.
+std::optional<PricedLayout> with_batch(const TransformerStack& model,
+                                       const DeviceGroup& group,
+                                       std::uint64_t batch,
+                                       const Framework& framework,
+                                       Layout layout) {
+  if (batch == 0 || batch % (layout.data * layout.microbatch) != 0) return std::nullopt;
+  layout.batch = batch;
+  if (layout.chunks > 1 && layout.microbatches() % layout.pipeline != 0) return std::nullopt;
+  PricedLayout out{layout, step_seconds(model, layout, framework, group.cluster),
+                   step_bytes(model, layout, framework)};
+  if (out.bytes.total() > group.memory) return std::nullopt;
+  return out;
+}
+
+/// By share in sequences: the group's soonest end and the layout of it.
+struct Offers {
+  std::vector<Seconds> seconds;
+  std::vector<std::optional<PricedLayout>> layouts;
+};
+
+Offers offers_of(const TransformerStack& model,
+                 const DeviceGroup& group,
+                 std::uint64_t batch,
+                 const Framework& framework,
+                 const LayoutChoices& choices,
+                 std::size_t keep) {
+  Offers out{std::vector<Seconds>(batch + 1, never),
+             std::vector<std::optional<PricedLayout>>(batch + 1)};
+  out.seconds[0] = 0;
+  // Layouts are ranked at the shares that they can have: the whole batch, rounded down to a
+  // multiple of the replicas that the group may hold.
+  for (std::uint64_t ranked = batch; ranked >= 1; ranked /= 2) {
+    for (const PricedLayout& candidate :
+         search_layouts(model, group, ranked, framework, choices, keep).best) {
+      const std::uint64_t grain = candidate.layout.data * candidate.layout.microbatch;
+      for (std::uint64_t share = grain; share <= batch; share += grain) {
+        auto priced = with_batch(model, group, share, framework, candidate.layout);
+        if (!priced || priced->seconds.total() >= out.seconds[share]) continue;
+        out.seconds[share] = priced->seconds.total();
+        out.layouts[share] = std::move(priced);
+      }
+    }
+  }
+  return out;
+}
+
+/// Of the first few groups, by how many of them take part and the sequences they have between them:
+/// the soonest end, and the share of the last group in it.
+struct Ends {
+  std::vector<std::vector<Seconds>> seconds;
+  std::vector<Counts> shares;
+  Ends(std::size_t groups, std::uint64_t batch)
+      : seconds(groups + 1, std::vector<Seconds>(batch + 1, never)),
+        shares(groups + 1, Counts(batch + 1, 0)) {}
+};
+
+std::vector<Ends> join(const std::vector<Offers>& offers, std::uint64_t batch) {
+  std::vector<Ends> ends(1, Ends(offers.size(), batch));
+  ends[0].seconds[0][0] = 0;
+  for (const Offers& offer : offers) {
+    const Ends& before = ends.back();
+    Ends after(offers.size(), batch);
+    after.seconds = before.seconds;  // without this group
+    for (std::uint64_t share = 1; share <= batch; ++share) {
+      if (offer.seconds[share] == never) continue;
+      for (std::size_t members = 1; members <= offers.size(); ++members)
+        for (std::uint64_t sum = share; sum <= batch; ++sum) {
+          const Seconds end =
+              std::max(before.seconds[members - 1][sum - share], offer.seconds[share]);
+          if (end >= after.seconds[members][sum]) continue;
+          after.seconds[members][sum] = end;
+          after.shares[members][sum] = share;
+        }
+    }
+    ends.push_back(std::move(after));
+  }
+  return ends;
+}
+
+}  // namespace
+
+LayoutSearch search_layouts(const TransformerStack& model,
+                            const DeviceGroup& group,
+                            std::uint64_t batch,
+                            const Framework& framework,
+                            const LayoutChoices& choices,
+                            std::size_t keep) {
+  EXPECTS(group.devices > 0 && batch > 0);
+  LayoutSearch out;
+  for_each_layout(model, group, batch, choices, [&](const Layout& layout) {
+    ++out.considered;
+    PricedLayout priced{layout, {}, step_bytes(model, layout, framework)};
+    if (!out.smallest || priced.bytes.total() < out.smallest->bytes.total()) out.smallest = priced;
+    if (priced.bytes.total() > group.memory) return;
+    ++out.fitting;
+    priced.seconds = step_seconds(model, layout, framework, group.cluster);
+    const auto place = std::upper_bound(out.best.begin(), out.best.end(), priced, faster);
+    if (place == out.best.end() && out.best.size() == keep) return;
+    out.best.insert(place, priced);
+    if (out.best.size() > keep) out.best.pop_back();
+  });
+  if (out.smallest)
+    out.smallest->seconds = step_seconds(model, out.smallest->layout, framework, group.cluster);
+  return out;
+}
+
+std::optional<SharedStep> share_batch(const TransformerStack& model,
+                                      const std::vector<DeviceGroup>& groups,
+                                      std::uint64_t batch,
+                                      BytesPerSecond between,
+                                      const Framework& framework,
+                                      const LayoutChoices& choices,
+                                      std::size_t keep) {
+  std::vector<Offers> offers;
+  for (const DeviceGroup& group : groups)
+    offers.push_back(offers_of(model, group, batch, framework, choices, keep));
+  const std::vector<Ends> ends = join(offers, batch);
+  const double parameters = block_weights(model.block, 1) * static_cast<double>(model.layers) +
+                            model.block.vocabulary * model.block.hidden;
+  SharedStep out;
+  out.seconds = never;
+  std::size_t members = 0;
+  for (std::size_t taking_part = 1; taking_part <= groups.size(); ++taking_part) {
+    const auto count = static_cast<double>(taking_part);
+    const Seconds reduction =
+        2 * (count - 1) / count * parameters * framework.reduced_bytes / between;
+    const Seconds end = ends.back().seconds[taking_part][batch] + reduction;
+    if (end >= out.seconds) continue;
+    out.seconds = end;
+    out.reduction = reduction;
+    members = taking_part;
+  }
+  if (out.seconds == never) return std::nullopt;
+  out.shares.resize(groups.size());
+  std::uint64_t left = batch;
+  for (std::size_t g = groups.size(); g-- > 0;) {
+    const std::uint64_t share = ends[g + 1].shares[members][left];
+    if (share == 0) continue;
+    out.shares[g] = {share, offers[g].layouts[share]};
+    left -= share;
+    --members;
+  }
+  return out;
+}
+
+}  // namespace troupe

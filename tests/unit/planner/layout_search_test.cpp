@@ -1,0 +1,176 @@
+#include "planner/layout_search.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/support/catch.h"
+
+namespace troupe {
+namespace {
+
+TransformerStack gpt(std::uint64_t layers, double hidden) {
+  TransformerStack out;
+  out.block = {.hidden = hidden,
+               .heads = hidden / 64,
+               .kv_heads = hidden / 64,
+               .ffn = 4 * hidden,
+               .sequence = 1024,
+               .vocabulary = 50304};
+  out.layers = layers;
+  return out;
+}
+
+DeviceGroup a100s(std::uint64_t devices, double memory = 80e9) {
+  return {"a100", devices, memory, {a100_rates(), {}}};
+}
+
+DeviceGroup slowed(DeviceGroup group, double times) {
+  group.cluster.device.peak /= times;
+  group.cluster.device.memory /= times;
+  return group;
+}
+
+/// Without looking at how the search enumerates: every combination of small numbers.
+std::optional<PricedLayout> by_brute_force(const TransformerStack& model,
+                                           const DeviceGroup& group,
+                                           std::uint64_t batch) {
+  std::optional<PricedLayout> best;
+  for (std::uint64_t code = 0; code < 9ULL * 9 * 9 * 9 * 5 * 4 * 3; ++code) {
+    std::uint64_t rest = code;
+    const auto digit = [&rest](std::uint64_t base) {
+      const std::uint64_t value = rest % base;
+      rest /= base;
+      return value;
+    };
+    Layout layout;
+    layout.tensor = digit(9);
+    layout.pipeline = digit(9);
+    layout.data = digit(9);
+    layout.microbatch = digit(9);
+    layout.chunks = digit(5);
+    layout.zero = static_cast<ZeroStage>(digit(4));
+    layout.recompute = static_cast<Recompute>(digit(3));
+    layout.batch = batch;
+    layout.flash_attention = true;
+    layout.sequence_parallel = layout.tensor > 1;
+    if (layout.tensor * layout.pipeline * layout.data != group.devices) continue;
+    if (layout.microbatch == 0 || layout.chunks == 0) continue;
+    if (!layout_faults(model, layout).empty()) continue;
+    if (layout.recompute == Recompute::selective) continue;
+    if (layout.chunks > 1 &&
+        (layout.pipeline == 1 || layout.microbatches() % layout.pipeline != 0 ||
+         model.layers % (layout.pipeline * layout.chunks) != 0))
+      continue;
+    if (layout.zero != ZeroStage::none && layout.data == 1) continue;
+    if (layout.zero > ZeroStage::optimizer && layout.pipeline > 1) continue;
+    const PricedLayout priced{layout, step_seconds(model, layout, {}, group.cluster),
+                              step_bytes(model, layout, {})};
+    if (priced.bytes.total() > group.memory) continue;
+    if (!best || priced.seconds.total() < best->seconds.total()) best = priced;
+  }
+  return best;
+}
+
+TEST_CASE("the layout found is the best of all that fit") {
+  for (const double memory : {80e9, 16e9, 8e9, 5e9}) {
+    const TransformerStack model = gpt(8, 2048);
+    const DeviceGroup group = a100s(8, memory);
+    const LayoutSearch found = search_layouts(model, group, 16, {});
+    const auto best = by_brute_force(model, group, 16);
+    INFO("memory " << memory);
+    REQUIRE(best.has_value());
+    REQUIRE_FALSE(found.best.empty());
+    CHECK(found.best.front().seconds.total() == best->seconds.total());
+    CHECK(found.fitting <= found.considered);
+    CHECK(std::is_sorted(found.best.begin(), found.best.end(), [](const auto& a, const auto& b) {
+      return a.seconds.total() < b.seconds.total();
+    }));
+    for (const PricedLayout& priced : found.best) {
+      CHECK(priced.bytes.total() <= memory);
+      CHECK(priced.layout.devices() == 8);
+    }
+  }
+}
+
+TEST_CASE("more memory is never slower, and what fits nowhere is told by what needs least") {
+  const TransformerStack model = gpt(8, 2048);
+  Seconds before = std::numeric_limits<Seconds>::infinity();
+  for (double memory = 4e9; memory < 100e9; memory *= 1.5) {
+    const LayoutSearch found = search_layouts(model, a100s(8, memory), 16, {});
+    if (found.best.empty()) continue;
+    CHECK(found.best.front().seconds.total() <= before);
+    before = found.best.front().seconds.total();
+  }
+  CHECK(std::isfinite(before));
+  const LayoutSearch none = search_layouts(model, a100s(8, 1e6), 16, {});
+  CHECK(none.best.empty());
+  CHECK(none.fitting == 0);
+  REQUIRE(none.smallest.has_value());
+  const LayoutSearch exactly =
+      search_layouts(model, a100s(8, none.smallest->bytes.total()), 16, {});
+  CHECK(exactly.best.size() >= 1);
+}
+
+TEST_CASE("pinned values are kept") {
+  LayoutChoices choices;
+  choices.tensor = {2};
+  choices.pipeline = {4};
+  choices.recompute = {Recompute::full};
+  const LayoutSearch found = search_layouts(gpt(8, 2048), a100s(8), 16, {}, choices);
+  REQUIRE_FALSE(found.best.empty());
+  for (const PricedLayout& priced : found.best) {
+    CHECK(priced.layout.tensor == 2);
+    CHECK(priced.layout.pipeline == 4);
+    CHECK(priced.layout.recompute == Recompute::full);
+  }
+}
+
+TEST_CASE("unlike groups get shares that no other division of the batch beats") {
+  const TransformerStack model = gpt(8, 2048);
+  const std::vector<DeviceGroup> groups{a100s(4), slowed(a100s(4), 3), slowed(a100s(2), 5)};
+  constexpr std::uint64_t batch = 24;
+  const auto found = share_batch(model, groups, batch, 50e9, {}, {}, 64);
+  REQUIRE(found.has_value());
+  std::uint64_t sum = 0;
+  for (const GroupShare& share : found->shares) sum += share.batch;
+  CHECK(sum == batch);
+  CHECK(found->shares[0].batch > found->shares[1].batch);
+  // Every division, each group with the best layout that a search for its share finds.
+  const double parameters =
+      block_weights(model.block, 1) * 8 + model.block.vocabulary * model.block.hidden;
+  std::vector<std::vector<Seconds>> own(groups.size());
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    for (std::uint64_t share = 0; share <= batch; ++share) {
+      if (share == 0) {
+        own[g].push_back(0);
+        continue;
+      }
+      const auto best = search_layouts(model, groups[g], share, {}).best;
+      own[g].push_back(best.empty() ? std::numeric_limits<Seconds>::infinity()
+                                    : best.front().seconds.total());
+    }
+  Seconds least = std::numeric_limits<Seconds>::infinity();
+  for (std::uint64_t first = 0; first <= batch; ++first)
+    for (std::uint64_t second = 0; first + second <= batch; ++second) {
+      const std::uint64_t third = batch - first - second;
+      const double members = (first > 0) + (second > 0) + (third > 0);
+      const Seconds end = std::max({own[0][first], own[1][second], own[2][third]}) +
+                          2 * (members - 1) / members * parameters * 2 / 50e9;
+      least = std::min(least, end);
+    }
+  CHECK(found->seconds <= least * 1.0000001);
+  CHECK(found->seconds >= least * 0.9999999);
+}
+
+TEST_CASE("a group that would only slow the step gets nothing") {
+  const TransformerStack model = gpt(8, 2048);
+  const std::vector<DeviceGroup> groups{a100s(8), slowed(a100s(1), 1000)};
+  const auto found = share_batch(model, groups, 32, 50e9, {});
+  REQUIRE(found.has_value());
+  CHECK(found->shares[1].batch == 0);
+  CHECK_FALSE(found->shares[1].layout.has_value());
+  CHECK(found->reduction == 0);
+}
+
+}  // namespace
+}  // namespace troupe
