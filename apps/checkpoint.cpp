@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "actors/checkpoint/convert.h"
+#include "apps/checkpoint_argument.h"
 #include "apps/program.h"
 #include "apps/table.h"
 
@@ -19,6 +20,17 @@ namespace fs = std::filesystem;
 fs::path checkpoints_of(const fs::path& folder) {
   std::error_code failure;
   return fs::is_directory(folder / "checkpoints", failure) ? folder / "checkpoints" : folder;
+}
+
+/// Of a folder of runs: their names.
+std::string runs_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(folder, failure))
+    if (fs::is_directory(entry.path() / "checkpoints", failure))
+      names.push_back(entry.path().string());
+  std::sort(names.begin(), names.end());
+  return names.empty() ? "" : fmt::format("; it holds runs: {}", fmt::join(names, ", "));
 }
 
 ExitCode list(const std::string& folder, bool verify, bool json, const Console& console) {
@@ -38,7 +50,7 @@ ExitCode list(const std::string& folder, bool verify, bool json, const Console& 
   if (json)
     console.out << table.to_json().dump() << '\n';
   else if (table.rows().empty())
-    console.out << "no checkpoints in " << folder << '\n';
+    console.out << "no checkpoints in " << folder << runs_in(folder) << '\n';
   else
     console.out << table.to_text();
   const bool damaged = std::any_of(found->begin(), found->end(), [](const ListedCheckpoint& entry) {
@@ -48,11 +60,8 @@ ExitCode list(const std::string& folder, bool verify, bool json, const Console& 
 }
 
 ExitCode verify_one(const std::string& folder, const Console& console) {
-  const auto opened = Checkpoint::open(folder);
-  if (!opened) {
-    report_error(opened.error(), console);
-    return ExitCode::failure;
-  }
+  const auto opened = open_checkpoint_argument(folder);
+  if (!opened) return report_error(opened.error(), console);
   Bytes bytes = 0;
   for (const ShardRecord& shard : opened->manifest().files) bytes += shard.file.bytes;
   console.out << fmt::format("{}: complete, step {}, {} parameters, {} files, {}\n", folder,
@@ -74,7 +83,7 @@ ExitCode import(const std::string& source,
 }
 
 ExitCode export_one(const std::string& folder, const std::string& out, const Console& console) {
-  const auto opened = Checkpoint::open(folder);
+  const auto opened = open_checkpoint_argument(folder);
   if (!opened) return report_error(opened.error(), console);
   if (const Status done = export_hf(*opened, out); !done)
     return report_error(done.error(), console);
@@ -89,7 +98,7 @@ void add_ls(CLI::App& command, ChosenCommand& chosen) {
   const auto verify = std::make_shared<bool>(false);
   const auto json = std::make_shared<bool>(false);
   sub->add_option("FOLDER", *folder, "A run folder, or a folder of checkpoints")->required();
-  sub->add_flag("--verify", *verify, "Read all bytes and compare checksums");
+  sub->add_flag("--verify", *verify, "Read all bytes and compare checksums; else sizes and names");
   sub->add_flag("--json", *json, "As JSON");
   sub->footer(
       "Examples:\n  troupe checkpoint ls runs/demo\n  troupe checkpoint ls runs/demo --json");
@@ -148,7 +157,8 @@ void add_checkpoint(CLI::App& app, ChosenCommand& chosen) {
   command->footer(
       "Examples:\n"
       "  troupe checkpoint ls runs/demo\n"
-      "  troupe checkpoint verify runs/demo/checkpoints/step-00000900");
+      "  troupe checkpoint verify runs/demo/checkpoints/step-00000900\n"
+      "\nExit codes: 1 the checkpoint is damaged, 2 there is none at the place that was named.");
   add_ls(*command, chosen);
   add_verify(*command, chosen);
   add_import(*command, chosen);

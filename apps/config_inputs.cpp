@@ -54,7 +54,8 @@ void ConfigBuilder::build_data() {
   else
     spec.cache_folder = (fs::path(spec_.folder) / "token-cache").string();
   const ConfigNode* field = data.node("jsonl_field");
-  if (spec.format == TextFormat::text && field != nullptr && !field->is_default)
+  if (spec.format == TextFormat::text && field != nullptr &&
+      spec.jsonl_field != DataSpec{}.jsonl_field)
     warnings_.push_back(fmt::format("{}: data.jsonl_field has no effect: data.format is \"text\"",
                                     to_string(field->at)));
 }

@@ -144,7 +144,9 @@ void ConfigBuilder::build_model() {
   spec.dropout = model.number("dropout");
   check_heads(model);
   const ConfigNode* theta = model.node("rope_theta");
-  if (spec.family == ModelFamily::gpt2 && theta != nullptr && !theta->is_default)
+  // At its default it may stand there: a run's own config.toml writes every key.
+  if (spec.family == ModelFamily::gpt2 && theta != nullptr &&
+      spec.rope_theta != ModelSpec{}.rope_theta)
     warnings_.push_back(fmt::format(
         "{}: model.rope_theta has no effect: gpt2 has learned positions", to_string(theta->at)));
 }

@@ -9,6 +9,7 @@
 
 #include "actors/checkpoint/stage_state.h"
 #include "actors/data/batches.h"
+#include "apps/checkpoint_argument.h"
 #include "apps/program.h"
 #include "apps/run_config.h"
 
@@ -113,18 +114,7 @@ Result<std::vector<std::int32_t>> generate_ids(const GenerateArguments& argument
 }
 
 ExitCode generate_text(const GenerateArguments& arguments, const Console& console) {
-  std::error_code failure;
-  if (const fs::path saved = fs::path(arguments.checkpoint) / "checkpoints";
-      fs::is_directory(saved, failure)) {
-    const auto latest = latest_complete(saved, false);
-    const bool some = latest.ok() && latest->folder;
-    return report_error({ErrorCode::invalid_input,
-                         fmt::format("{} is the folder of a run; {}", arguments.checkpoint,
-                                     some ? "its newest checkpoint is " + latest->folder->string()
-                                          : std::string("it has no complete checkpoint"))},
-                        console);
-  }
-  const auto checkpoint = Checkpoint::open(arguments.checkpoint);
+  const auto checkpoint = open_checkpoint_argument(arguments.checkpoint);
   if (!checkpoint) return report_error(checkpoint.error(), console);
   const ModelSpec& model = checkpoint->run().model;
   std::unique_ptr<Tokenizer> tokenizer;

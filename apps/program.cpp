@@ -29,6 +29,37 @@ std::vector<std::string> flags_of(const CLI::App& app) {
   return names;
 }
 
+/// "--set run.steps=...": the configuration key at the top of a table that is called nearly like
+/// the flag, if it is nearer than `than` edits.
+std::string setting_like(const std::string& flag, std::size_t than) {
+  std::string best;
+  for (const ConfigKey& key : config_keys()) {
+    if (key.table.find('.') != std::string_view::npos) continue;
+    const std::size_t edits = edit_distance(flag.substr(2), key.name);
+    if (edits > 2 || edits >= than) continue;
+    than = edits;
+    best = "--set " + path_of(key) + "=...";
+  }
+  return best;
+}
+
+/// What to write in place of a flag that a command lacks.
+std::string in_place_of(const std::string& flag, const std::vector<std::string>& known) {
+  const auto near = nearest(flag, known);
+  if (std::find(known.begin(), known.end(), "--set") != known.end()) {
+    const std::string setting = setting_like(flag, near ? edit_distance(flag, *near) : flag.size());
+    if (!setting.empty()) return "did you mean " + setting + "?";
+  }
+  return near ? "did you mean " + *near + "?" : "it has " + joined(known);
+}
+
+/// The commands as far as they were understood: "troupe checkpoint ls".
+std::string command_path(const CLI::App& root) {
+  std::string path = root.get_name();
+  for (const CLI::App* sub : root.get_subcommands()) return path + " " + command_path(*sub);
+  return path;
+}
+
 /// The first thing that no (sub)command knows, with the nearest one that it does know.
 std::string unknown_word(CLI::App& root, const std::vector<std::string>& arguments) {
   CLI::App* app = &root;
@@ -38,10 +69,8 @@ std::string unknown_word(CLI::App& root, const std::vector<std::string>& argumen
     if (argument.rfind("--", 0) == 0) {
       const std::string flag = argument.substr(0, argument.find('='));
       const auto known = flags_of(*app);
-      if (std::find(known.begin(), known.end(), flag) == known.end()) {
-        const std::string near = nearest_of_all(flag, known);
-        return path + " has no flag " + flag + (near.empty() ? "" : "; did you mean " + near + "?");
-      }
+      if (std::find(known.begin(), known.end(), flag) == known.end())
+        return path + " has no flag " + flag + "; " + in_place_of(flag, known);
       continue;
     }
     const auto names = subcommand_names(*app);
@@ -68,7 +97,8 @@ void setup(CLI::App& app, ChosenCommand& chosen) {
       "  troupe train conf/demo.toml --set run.steps=100  with one setting changed\n"
       "  troupe plan conf/demo.toml --explain             what would run where, and why\n"
       "  troupe explain run.steps                         what a configuration key means\n"
-      "\nExit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 does not fit.");
+      "\nExit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 does not fit, 130 "
+      "stopped by a second Ctrl-C.");
   add_train(app, chosen);
   add_node(app, chosen);
   add_plan(app, chosen);
@@ -118,7 +148,8 @@ int run_program(const std::vector<std::string>& arguments, const Console& consol
   } catch (const CLI::ParseError& error) {
     const std::string unknown = unknown_word(app, arguments);
     console.err << "error: " << (unknown.empty() ? error.what() : unknown) << '\n';
-    if (unknown.empty()) console.err << "error: troupe --help shows how it is called\n";
+    if (unknown.empty())
+      console.err << "error: " << command_path(app) << " --help shows how it is called\n";
     return static_cast<int>(ExitCode::usage);
   }
   EXPECTS(chosen.body != nullptr);  // a subcommand is required, and each sets it

@@ -52,7 +52,10 @@ Result<double> parse_quantity(std::string_view text,
   if (unit.empty()) return refuse("the unit is missing");
   for (const Unit& known : units)
     if (known.name == unit) return number * known.scale;
-  return refuse(fmt::format("unknown unit \"{}\"", unit));
+  std::string names;
+  for (const Unit& known : units)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
+  return refuse(fmt::format("unknown unit \"{}\" (known: {})", unit, names));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "apps/config_schema.h"
 #include "apps/run_config.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 namespace troupe {
 namespace {
@@ -144,6 +145,42 @@ TEST_CASE("node says what is wrong with how long it shall wait") {
   CHECK(refused.err.starts_with("error: --timeout: "));
   CHECK(refused.err.find("250 ms") != std::string::npos);
   CHECK(call({"node", "--join", "127.0.0.1:1", "--name", "n", "--timeout", "1 ms"}).code == 1);
+}
+
+TEST_CASE(
+    "a flag that a command lacks is answered with what it has, or with the key of that name") {
+  CHECK(call({"train", "conf/demo.toml", "--stepz", "3"}).err ==
+        "error: troupe train has no flag --stepz; did you mean --set run.steps=...?\n");
+  CHECK(call({"version", "--colour"}).err.find("has no flag --colour; it has --help") !=
+        std::string::npos);
+  CHECK(call({"checkpoint"}).err.find("error: troupe checkpoint --help shows how it is called\n") !=
+        std::string::npos);
+  CHECK(call({"train"}).err.find("error: troupe train --help shows") != std::string::npos);
+}
+
+TEST_CASE("where no checkpoint is, the text says what is there, with exit code 2") {
+  const TemporaryFolder scratch;
+  const std::string root = scratch.path().string();
+  const auto refused = [](const std::string& folder, const std::string& why) {
+    for (const auto& arguments :
+         std::vector<std::vector<std::string>>{{"checkpoint", "verify", folder},
+                                               {"checkpoint", "export", folder, folder + "-out"},
+                                               {"generate", folder, "--prompt", "a"}}) {
+      const auto answer = call(arguments);
+      INFO(answer.err);
+      CHECK(answer.code == 2);
+      CHECK(answer.err.find(why) != std::string::npos);
+    }
+  };
+  refused(root + "/none", "there is no folder");
+  std::ofstream(root + "/file") << "x";
+  refused(root + "/file", "is a file; a checkpoint is a folder");
+  std::filesystem::create_directories(root + "/run/checkpoints/step-00000001");
+  refused(root + "/run", "is the folder of a run; it has no complete checkpoint");
+  refused(root + "/run/checkpoints", "holds several checkpoints; it has no complete checkpoint");
+  refused(root + "/run/checkpoints/step-00000001", "it has no manifest");
+  CHECK(call({"checkpoint", "ls", root}).out ==
+        "no checkpoints in " + root + "; it holds runs: " + root + "/run\n");
 }
 
 TEST_CASE("what is misspelt is named with the nearest right thing, exit code 2") {
