@@ -162,6 +162,16 @@ TEST_CASE("unlike groups get shares that no other division of the batch beats") 
   CHECK(found->seconds >= least * 0.9999999);
 }
 
+TEST_CASE("L046 cards of half the speed and half the memory get half the batch") {
+  const TransformerStack model = gpt(8, 2048);
+  const std::vector<DeviceGroup> groups{a100s(1, 80e9), slowed(a100s(1, 40e9), 2)};
+  const auto found = share_batch(model, groups, 48, 1e15, {});
+  REQUIRE(found.has_value());
+  REQUIRE(found->shares[1].layout.has_value());
+  const double microbatch = static_cast<double>(found->shares[1].layout->layout.microbatch);
+  CHECK(std::abs(static_cast<double>(found->shares[1].batch) - 16) <= microbatch);
+}
+
 TEST_CASE("a group that would only slow the step gets nothing") {
   const TransformerStack model = gpt(8, 2048);
   const std::vector<DeviceGroup> groups{a100s(8), slowed(a100s(1), 1000)};
