@@ -9,7 +9,8 @@ namespace troupe {
 namespace {
 
 BytesPerSecond rate_of(const Group& group, const Interconnect& net) {
-  return group.within_node ? net.intra : net.node * net.node_achievable / group.sharing;
+  const double share = group.data_parallel ? net.data_achievable : net.node_achievable;
+  return group.within_node ? net.intra : net.node * share / group.sharing;
 }
 
 }  // namespace
@@ -33,6 +34,14 @@ Seconds reduce_scatter_seconds(double bytes, const Group& group, const Interconn
 
 Seconds all_gather_seconds(double bytes, const Group& group, const Interconnect& net) {
   return reduce_scatter_seconds(bytes, group, net);
+}
+
+Seconds ring_latency_seconds(const Group& group, const Interconnect& net) {
+  if (group.members <= 1) return 0;
+  if (group.within_node) return (group.members - 1) * net.ring_hop_within;
+  const double nodes = std::max(2.0, group.members * group.sharing / net.devices_per_node);
+  return (nodes - 1) * net.ring_hop_between +
+         std::max(0.0, group.members - nodes) * net.ring_hop_within;
 }
 
 Seconds all_to_all_seconds(double bytes, const Group& group, const Interconnect& net) {

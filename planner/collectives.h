@@ -16,6 +16,12 @@ struct Interconnect {
   double node_achievable = 0.85;   ///< share of it that collectives reach
   Seconds inter_start = 12e-6;     ///< of one message between nodes
   Seconds transfer_start = 20e-6;  ///< of one message between two stages
+  /// Share of the ports that reductions and gathers over many nodes reach: less than one pair of
+  /// nodes does, where the routes of many rings meet.
+  double data_achievable = 0.85;
+  /// Of each step of a ring of whole gathers, which many small tensors pay (NCCL 2.8's table of
+  /// latencies, protocol Simple).
+  Seconds ring_hop_within = 3.4e-6, ring_hop_between = 9.6e-6;
 };
 
 /// A group of ranks: `members`, of which some may be on one node, while `sharing` such groups use
@@ -24,6 +30,7 @@ struct Group {
   double members = 1;
   bool within_node = true;
   double sharing = 1;
+  bool data_parallel = false;  ///< over many nodes: data_achievable holds
 };
 
 /// Ring of reduce-scatter and all-gather: 2 (g - 1)/g bytes over the slowest link, a start and
@@ -32,6 +39,8 @@ Seconds all_reduce_seconds(double bytes, const Group& group, const Interconnect&
 /// Half of an all-reduce. `bytes` is the size of the whole, not of one part.
 Seconds reduce_scatter_seconds(double bytes, const Group& group, const Interconnect& net);
 Seconds all_gather_seconds(double bytes, const Group& group, const Interconnect& net);
+/// What a gather costs before its first byte: one way round a ring of all members, node by node.
+Seconds ring_latency_seconds(const Group& group, const Interconnect& net);
 /// Each member sends (g - 1)/g of its `bytes`, directly.
 Seconds all_to_all_seconds(double bytes, const Group& group, const Interconnect& net);
 /// Between two pipeline stages of `tensor` ranks each. Between nodes each rank sends its part over

@@ -30,7 +30,7 @@ Group tensor_group(const Layout& layout, const Interconnect& net) {
 /// Neighbouring replicas share nodes; every rank of a tensor group has a data group of its own.
 Group data_group(const Layout& layout, const Interconnect& net) {
   return {real(layout.data), real(layout.tensor * layout.data) <= net.devices_per_node,
-          std::min(real(layout.tensor), net.devices_per_node)};
+          std::min(real(layout.tensor), net.devices_per_node), true};
 }
 
 double boundary_bytes(const BlockShape& shape, const Layout& layout) {
@@ -62,13 +62,16 @@ Seconds reduction_seconds(const TransformerStack& model,
   const double parameters = rank_parameters(model, layout);
   Seconds out = 0;
   if (layout.zero == ZeroStage::parameters) {
-    // Gathered for forward and again for backward, scattered once, for every microbatch, beside
-    // the arithmetic.
+    // Gathered for forward, for what is recomputed and for backward, scattered once, tensor by
+    // tensor, for every microbatch.
+    const double gathers = layout.recompute == Recompute::full ? 3 : 2;
     const double bytes = parameters * framework.weight_bytes;
+    const Seconds starts = (gathers + 1) * framework.tensors_per_block * real(model.layers) *
+                           ring_latency_seconds(group, cluster.net);
     const Seconds traffic =
-        real(layout.microbatches()) * (2 * all_gather_seconds(bytes, group, cluster.net) +
-                                       reduce_scatter_seconds(bytes, group, cluster.net));
-    out = std::max(0.0, traffic - busy);
+        real(layout.microbatches()) * (gathers * all_gather_seconds(bytes, group, cluster.net) +
+                                       reduce_scatter_seconds(bytes, group, cluster.net) + starts);
+    out = framework.overlaps_gathers ? std::max(0.0, traffic - busy) : traffic;
   } else {
     out = all_reduce_seconds(parameters * framework.reduced_bytes, group, cluster.net);
   }
@@ -118,6 +121,8 @@ BlockSeconds block_seconds(const BlockShape& shape,
     out.backward += out.forward;
     out.tensor += traffic;
   }
+  for (Seconds* part : {&out.forward, &out.backward, &out.attention, &out.tensor})
+    *part /= framework.efficiency;
   return out;
 }
 
@@ -130,9 +135,11 @@ StepSeconds step_seconds(const TransformerStack& model,
   // Layers that do not divide leave one more on some stages.
   const double blocks = std::ceil(real(model.layers) / real(layout.pipeline));
   const Seconds middle = blocks * (block.forward + block.backward);
-  const Seconds output = ops_seconds(output_ops(model.block, cut_of(layout)), cluster.device) +
-                         tensor_traffic(model.block, layout, cluster);
-  const Seconds input = ops_seconds(embedding_ops(model.block, cut_of(layout)), cluster.device);
+  const Seconds output = (ops_seconds(output_ops(model.block, cut_of(layout)), cluster.device) +
+                          tensor_traffic(model.block, layout, cluster)) /
+                         framework.efficiency;
+  const Seconds input = ops_seconds(embedding_ops(model.block, cut_of(layout)), cluster.device) /
+                        framework.efficiency;
   const Seconds slowest =
       middle + (layout.pipeline == 1 ? output + input : std::max(output, input));
   const double microbatches = real(layout.microbatches());

@@ -37,6 +37,10 @@ struct Framework {
   double update_bytes = 60;
   Seconds update_start = 4e-3;  ///< of the optimizer step: its host loops over tensors
   double context_bytes = 0;     ///< of device context and libraries, where memory is compared
+  double efficiency = 1;        ///< fitted: divides the time of blocks and ends
+  /// Tensors of one block that ZeRO-3 gathers one by one, and whether it does so beside arithmetic.
+  double tensors_per_block = 12;
+  bool overlaps_gathers = true;
 };
 
 /// A stack of equal blocks between a table of words and its tied output layer.
