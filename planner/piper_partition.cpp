@@ -110,7 +110,7 @@ class StageSearch {
         if (degree <= options.devices && !variants.empty()) degrees_.insert(degree);
   }
 
-  Result<StagePlan> run() {
+  Result<ParallelPlan> run() {
     // An ideal holds with every layer all that follow it: its stages are the last of the pipeline.
     std::vector<std::vector<std::uint32_t>> followers(graph_.layers.size());
     for (const auto& edge : graph_.edges) followers[edge.source].push_back(edge.destination);
@@ -283,8 +283,8 @@ class StageSearch {
     }
   }
 
-  Result<StagePlan> trace() {
-    StagePlan plan;
+  Result<ParallelPlan> trace() {
+    ParallelPlan plan;
     auto ideal = lattice_->full();
     std::size_t devices = options_.devices, replicas = most_;
     plan.time_per_microbatch = at(ideal, devices, replicas).time;
@@ -341,7 +341,7 @@ class StageSearch {
 
 }  // namespace
 
-Result<StagePlan> plan_stages(const LayerGraph& graph, const StageOptions& options) {
+Result<ParallelPlan> plan_stages(const LayerGraph& graph, const StageOptions& options) {
   auto adjacency = check(graph, options);
   if (!adjacency) return adjacency.error();
   return StageSearch(graph, options, *adjacency).run();

@@ -54,7 +54,7 @@ struct ParallelStage {
   std::vector<std::uint32_t> variants;  ///< of each of them, for its tensor-parallel degree
   std::uint32_t data_parallel = 1, tensor_parallel = 1;
 };
-struct StagePlan {
+struct ParallelPlan {
   std::vector<ParallelStage> stages;  ///< in topological order
   Seconds time_per_microbatch = 0;    ///< of the slowest stage
 };
@@ -74,7 +74,7 @@ struct StagePlan {
 /// an edge that a variant does not mention (or one that is not there), or a number that is not
 /// positive or not finite where it has to be; does_not_fit when no plan fits; out_of_memory when
 /// the graph is too wide for the search.
-Result<StagePlan> plan_stages(const LayerGraph& graph, const StageOptions& options);
+Result<ParallelPlan> plan_stages(const LayerGraph& graph, const StageOptions& options);
 
 /// The time of the slowest stage of a given plan, by the formula above. Errors: invalid_input for a
 /// plan that is not one of this graph; does_not_fit names the stage and its memory.

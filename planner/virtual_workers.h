@@ -1,0 +1,130 @@
+/// Virtual workers: groups of unlike devices, each a pipeline over the whole model, that train the
+/// same model side by side on shares of the batch that fit their speed.
+///
+/// Park et al. 2020 ("HetPipe", USENIX ATC'20, arXiv:2005.14038): sections 3 (workers, N_m
+/// microbatches in flight, waves), 5 (waves and bounded staleness) and 6 (allocation policies).
+/// Ours differs in two things: a worker's devices may stand in any order, and may be left out.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "planner/cluster.h"
+#include "planner/result.h"
+
+namespace troupe {
+
+struct WorkerDevice {
+  std::uint32_t kind = 0;  ///< row of WorkerCosts::seconds
+  NodeId node;
+  double memory_bytes = 0;
+};
+
+struct WorkerCluster {
+  std::vector<WorkerDevice> devices;
+  LinkSpec within_node, between_nodes;  ///< of one device to another; a bandwidth of 0: no cost
+};
+
+/// One layer of the model.
+struct WorkerLayer {
+  double state_bytes = 0;     ///< on the device that holds it: weights, gradients, optimizer
+  double gradient_bytes = 0;  ///< exchanged with the other workers, once each way
+  double kept_bytes = 0;      ///< from forward to backward of one microbatch
+  double output_bytes = 0;    ///< to the next layer, of one microbatch; as many come back
+};
+
+struct WorkerCosts {
+  std::vector<WorkerLayer> layers;
+  /// By kind of device, by layer: forward and backward of one microbatch.
+  std::vector<std::vector<Seconds>> seconds;
+};
+
+enum class WorkerAllocation : std::uint8_t {
+  node_partition,       ///< NP: a worker is a node
+  equal_distribution,   ///< ED: every worker has the same number of each kind
+  hybrid_distribution,  ///< HD: the fastest kind with the slowest, the second with the last but one
+  single                ///< one worker of all devices
+};
+inline constexpr std::size_t worker_allocation_count = 4;
+std::string_view to_string(WorkerAllocation allocation);  ///< "np", "ed", "hd", "single"
+Result<WorkerAllocation> parse_worker_allocation(std::string_view text);
+
+/// Devices of each worker, by index, ascending.
+/// ED: as many workers as the greatest common divisor of the kinds' counts. HD: kinds by the time
+/// they need for the model; a pair of kinds makes as many workers as it has nodes, or the largest
+/// number below that divides the count of both; of an odd number of kinds the middle one stands
+/// alone. Errors: as plan_workers, for the cluster and the costs.
+Result<std::vector<std::vector<std::uint32_t>>> allocate_workers(const WorkerCluster& cluster,
+                                                                 const WorkerCosts& costs,
+                                                                 WorkerAllocation allocation);
+
+struct WorkerStage {
+  std::uint32_t device = 0;
+  std::uint32_t first = 0, last = 0;  ///< layers [first, last)
+  friend bool operator==(const WorkerStage&, const WorkerStage&) = default;
+};
+
+struct VirtualWorker {
+  std::vector<WorkerStage> stages;
+  std::vector<std::uint32_t> unused;  ///< devices that would only slow it down
+  Seconds slowest = 0;                ///< stage
+  Seconds round_trip = 0;             ///< of one microbatch: the sum over the stages
+  std::uint32_t in_flight = 1;        ///< microbatches
+  std::uint32_t share = 0;            ///< microbatches of the step
+  /// Between two microbatches: the slowest stage, or the way of one that all places wait for.
+  Seconds period() const;
+};
+
+/// The stages of one worker with the least slowest stage, over all orders and choices of its
+/// devices, each within its memory. A stage's time: its layers, and receiving the activations and
+/// gradients at its ends. With `in_flight` microbatches a stage with q stages after it keeps
+/// min(in_flight, q + 1). Exact by dynamic programming over what is used of each class of devices
+/// (kind, node, memory), up to `exact_worker_limit` states; beyond, devices stand in the order of
+/// their memory, the largest first.
+/// Errors: as plan_workers; does_not_fit.
+inline constexpr std::size_t exact_worker_limit = 4'000'000;
+Result<VirtualWorker> split_worker(const WorkerCluster& cluster,
+                                   const WorkerCosts& costs,
+                                   const std::vector<std::uint32_t>& members,
+                                   std::uint32_t in_flight);
+
+struct WorkerPlan {
+  WorkerAllocation allocation = WorkerAllocation::node_partition;
+  std::vector<VirtualWorker> workers;
+  /// Of pushing and pulling all gradients once. Layers that every worker keeps on the same node
+  /// stay on it; of others all but one node's part crosses the network, which the devices of a node
+  /// share.
+  Seconds synchronise = 0;
+  /// Of a step that all workers end together: the slowest worker's pipeline with its share, then
+  /// the exchange.
+  Seconds step = 0;
+  /// Microbatches a second where a worker exchanges once a wave of its microbatches in flight
+  /// beside computing the next, as HetPipe does: sum over workers of
+  /// in_flight / max(in_flight period, synchronise).
+  double microbatches_per_second = 0;
+};
+
+/// Allocation, stages, microbatches in flight (the count from 1 to the devices of a worker with the
+/// shortest period: HetPipe's N_m, here of each worker) and shares. A step of `microbatches` is
+/// shared out so that the last worker finishes soonest. Errors: invalid_input for no devices,
+/// layers or microbatches, a kind without costs, a number that is negative or not finite;
+/// does_not_fit where a worker cannot hold the model under this allocation.
+Result<WorkerPlan> plan_workers(const WorkerCluster& cluster,
+                                const WorkerCosts& costs,
+                                WorkerAllocation allocation,
+                                std::uint32_t microbatches);
+
+/// The allocation with the shortest step. Errors: as plan_workers, of the last one tried where none
+/// fits.
+Result<WorkerPlan> best_workers(const WorkerCluster& cluster,
+                                const WorkerCosts& costs,
+                                std::uint32_t microbatches);
+
+/// Shares of `total` microbatches for which max over workers of fill + share x period is least.
+/// A worker without a share does not count. Promise: as many fills as periods, at least one.
+std::vector<std::uint32_t> share_microbatches(std::uint32_t total,
+                                              const std::vector<Seconds>& fills,
+                                              const std::vector<Seconds>& periods);
+
+}  // namespace troupe
