@@ -24,6 +24,7 @@ class ConfigBuilder {
 
   /// Meaningful only when no problem was reported, here or before.
   RunSpec build();
+  const Architecture& architecture() const { return architecture_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
@@ -31,6 +32,7 @@ class ConfigBuilder {
   void build_run();
   void build_model();
   void check_heads(const ConfigReader& model);
+  void check_model(const ConfigReader& model);
   void build_data();
   void check_vocabulary();
   void build_training();
@@ -74,12 +76,13 @@ class ConfigBuilder {
   const ConfigOptions& options_;
   std::vector<ConfigProblem>& problems_;
   std::vector<std::string> warnings_;
-  std::vector<CatalogueDevice> catalogue_;
+  DeviceCatalogue catalogue_;
   std::map<std::string, Position> node_places_;
   std::map<std::string, Position> device_places_;
   std::map<std::string, std::uint32_t> device_index_;
   std::vector<Position> device_models_;  ///< where each device's model stands, by device
   std::vector<Position> stage_places_;   ///< where each pinned stage's layers stand
+  Architecture architecture_;
   RunSpec spec_;
 };
 

@@ -26,6 +26,12 @@ class Checker {
     add_missing_tables(root, "");
   }
 
+  void check_alone(std::string_view name, ConfigNode& table) {
+    const ConfigTable* info = find_table(name);
+    EXPECTS(info != nullptr);
+    check_table(*info, table);
+  }
+
  private:
   void report(ConfigNode& node, std::string text) {
     problems_.push_back({node.at, std::move(text)});
@@ -36,7 +42,7 @@ class Checker {
     for (ConfigNode::Entry& entry : table.entries) {
       const std::string path = join(name, entry.key);
       if (const ConfigKey* key = find_key(name, entry.key)) {
-        check_value(*key, entry.value);
+        if (!entry.value.bad) check_value(*key, entry.value);
       } else if (const ConfigTable* inner = find_table(path)) {
         check_table(*inner, entry.value);
       } else {
@@ -214,6 +220,10 @@ class Checker {
     std::vector<std::string> known;
     for (const std::string_view choice : choices_of(key)) known.emplace_back(choice);
     if (std::find(known.begin(), known.end(), node.text) != known.end()) return;
+    constexpr std::size_t short_list = 8;
+    if (known.size() > short_list)
+      return report(node, fmt::format("{} = \"{}\" is none of its {} choices; {}", path_of(key),
+                                      node.text, known.size(), near_names_text(node.text, known)));
     report(node, fmt::format("{} = \"{}\" is not {}; nearest legal value: \"{}\"", path_of(key),
                              node.text, type_text(key), nearest_of_all(node.text, known)));
   }
@@ -252,6 +262,12 @@ class Checker {
 
 void check_against_table(ConfigNode& root, std::vector<ConfigProblem>& problems) {
   Checker(problems).check_root(root);
+}
+
+void check_one_table(std::string_view name,
+                     ConfigNode& table,
+                     std::vector<ConfigProblem>& problems) {
+  Checker(problems).check_alone(name, table);
 }
 
 ConfigReader ConfigReader::table(std::string_view name) const {

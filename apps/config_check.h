@@ -18,6 +18,11 @@ namespace troupe {
 /// a default.
 void check_against_table(ConfigNode& root, std::vector<ConfigProblem>& problems);
 
+/// The same for one table that stands alone, such as [model] in a file of its own.
+void check_one_table(std::string_view name,
+                     ConfigNode& table,
+                     std::vector<ConfigProblem>& problems);
+
 /// Typed access to one checked table. Missing and bad values read as zero, false or empty: where
 /// there was a problem nothing is built, so the value does not matter.
 class ConfigReader {

@@ -120,15 +120,15 @@ void ConfigBuilder::play_catalogue_row(const ConfigReader& table,
                               device.name));
   if (!table.has("model")) return;
   device.model = table.text("model");
-  const auto row = std::find_if(catalogue_.begin(), catalogue_.end(),
+  const std::vector<CatalogueDevice>& rows = catalogue_.accelerators;
+  const auto row = std::find_if(rows.begin(), rows.end(),
                                 [&](const auto& known) { return known.id == device.model; });
-  if (row == catalogue_.end()) {
+  if (row == rows.end()) {
     std::vector<std::string> known;
-    for (const CatalogueDevice& entry : catalogue_) known.push_back(entry.id);
+    for (const CatalogueDevice& entry : rows) known.push_back(entry.id);
     return report(table.at("model"),
-                  fmt::format("node.device.model = \"{}\" is not in the device catalogue; nearest "
-                              "legal value: \"{}\"",
-                              device.model, nearest_of_all(device.model, known)));
+                  fmt::format("node.device.model = \"{}\" is not in the device catalogue; {}",
+                              device.model, near_names_text(device.model, known)));
   }
   const ConfigReader emulation = reader_.table("emulation");
   device.rates = achievable_rates(*row, emulation.seconds("launch"), spec_.emulation_time_scale);

@@ -11,6 +11,10 @@ using enum ConfigPresence;
 constexpr double max_u32 = 4294967295.0;
 constexpr double max_evaluation_batches = 1048575.0;  // evaluation_key has 20 bits for them
 constexpr double max_count = 1e12;
+constexpr std::string_view model_families =
+    "gpt2|llama|arctic|bloom|dbrx|deepseek|falcon|gemma|gemma2|gemma3|glm4-moe|gpt-j|gpt-neox|"
+    "gpt-oss|granite|granitemoe|grok|mistral|mixtral|nemotron|olmo2|olmoe|opt|phi|phi3|phimoe|"
+    "qwen2|qwen2-moe|qwen3|qwen3-moe|stablelm|other";
 
 constexpr std::array tables{
     ConfigTable{"run", false, "The run: its name, where its files go, how long it trains."},
@@ -45,27 +49,91 @@ constexpr ConfigKey keys[] = {
     {"run", "state_hash_every", integer, has_default, "1", 0, max_count, "",
      "Steps between hashes of weights and optimizer state in metrics.jsonl; 0: never."},
 
-    {"model", "file", text, optional, "\"models/gpt2_124m.toml\"", 0, 0, "",
-     "A file with a [model] table that this one starts from; keys written here win. Relative to "
-     "this file."},
-    {"model", "family", choice, has_default, "\"gpt2\"", 0, 0, "gpt2|llama",
-     "gpt2: LayerNorm, GELU, learned positions. llama: RMSNorm, SwiGLU, rotary positions, grouped "
-     "heads."},
+    {"model", "file", text, optional, "\"models/gpt2.toml\"", 0, 0, "",
+     "A model that this one starts from: a file with a [model] table, or config.json of Hugging "
+     "Face or a folder that holds one. Keys written here win. Relative to this file."},
+    {"model", "family", choice, has_default, "\"gpt2\"", 0, 0, model_families,
+     "Decides what the keys below are when absent, and what can be trained. gpt2: LayerNorm, GELU, "
+     "learned positions, biases. llama: RMSNorm, SwiGLU, rotary positions, grouped heads. The "
+     "others start from llama's keys and can be planned only."},
     {"model", "blocks", integer, required, "6", 1, 10000, "", "Transformer blocks."},
     {"model", "width", integer, required, "128", 1, 1048576, "",
-     "Width of the residual stream; a multiple of heads."},
+     "Width of the residual stream; a multiple of heads, unless head_width is given."},
     {"model", "heads", integer, required, "4", 1, 65536, "", "Attention heads."},
     {"model", "kv_heads", integer, optional, "4", 1, 65536, "",
      "Key and value heads, a divisor of heads (llama). Absent: as many as heads."},
+    {"model", "head_width", integer, optional, "32", 1, 1048576, "",
+     "Width of one head. Absent: width / heads, or nope_width + rope_width. Trained: width / "
+     "heads."},
+    {"model", "q_rank", integer, optional, "1536", 0, 1048576, "",
+     "Latent attention (with kv_rank): rank of the queries. 0 or absent: projected directly."},
+    {"model", "kv_rank", integer, optional, "512", 0, 1048576, "",
+     "Rank of keys and values in multi-head latent attention. 0 or absent: ordinary attention. "
+     "Planned only."},
+    {"model", "nope_width", integer, optional, "128", 0, 65536, "",
+     "Latent attention: width per head of queries and keys without position."},
+    {"model", "rope_width", integer, optional, "64", 0, 65536, "",
+     "Latent attention: rotated width per head of queries, and of the one key of all heads."},
+    {"model", "value_width", integer, optional, "128", 0, 65536, "",
+     "Latent attention: width per head of values."},
+    {"model", "qk_norm", choice, optional, "\"none\"", 0, 0, "none|per_head|full",
+     "Norms of queries and keys: one gain per head width, or over all heads. Absent: none. "
+     "Trained: none."},
+    {"model", "qkv_bias", boolean, optional, "false", 0, 0, "",
+     "Whether queries, keys and values have biases. Absent: as the family does."},
+    {"model", "out_bias", boolean, optional, "false", 0, 0, "",
+     "Whether the attention's output projection has a bias. Absent: as the family does."},
+    {"model", "sinks", boolean, optional, "false", 0, 0, "",
+     "One learned logit per head that takes weight from the softmax. Absent: false. Planned "
+     "only."},
     {"model", "ffn_width", integer, optional, "512", 1, 16777216, "",
      "Inner width of the MLP. Absent: 4 x width for gpt2; for llama 8/3 x width, rounded up to a "
-     "multiple of 32."},
+     "multiple of 32. Blocks with experts have expert_ffn_width instead."},
+    {"model", "ffn_matrices", integer, optional, "3", 2, 3, "",
+     "Matrices of an MLP or expert: 2, up and down, or 3, with a gate. Absent: as the family "
+     "does."},
+    {"model", "mlp_bias", boolean, optional, "false", 0, 0, "",
+     "Whether MLPs and routed experts have biases. Absent: as the family does."},
+    {"model", "experts", integer, optional, "8", 0, 65536, "",
+     "Routed experts of a block. 0 or absent: a dense model. Planned only."},
+    {"model", "top_k", integer, optional, "2", 0, 65536, "", "Routed experts per token."},
+    {"model", "expert_ffn_width", integer, optional, "1408", 0, 16777216, "",
+     "Inner width of one routed expert."},
+    {"model", "shared_experts", integer, optional, "1", 0, 4096, "",
+     "Experts that every token meets. Absent: none."},
+    {"model", "shared_ffn_width", integer, optional, "1408", 0, 16777216, "",
+     "Inner width of all shared experts together."},
+    {"model", "shared_gate", boolean, optional, "false", 0, 0, "",
+     "Whether a learned gate scales the output of the shared experts. Absent: false."},
+    {"model", "first_dense_blocks", integer, optional, "1", 0, 10000, "",
+     "Blocks at the start without experts. Absent: 0."},
+    {"model", "moe_every", integer, optional, "1", 1, 10000, "",
+     "Of the blocks after those, the last of every so many has experts. Absent: 1."},
+    {"model", "router_bias", boolean, optional, "false", 0, 0, "",
+     "Whether the router has a bias per expert. Absent: false."},
     {"model", "vocabulary", integer, required, "256", 2, 16777216, "",
      "Rows of the token table; at least the tokenizer's number of tokens."},
     {"model", "context", integer, optional, "128", 1, 16777216, "",
      "Longest sequence the model takes. Absent: training.sequence_length."},
     {"model", "tied", boolean, has_default, "true", 0, 0, "",
      "Whether the output head uses the token embedding's table."},
+    {"model", "head_bias", boolean, optional, "false", 0, 0, "",
+     "Whether the output head has a bias. Absent: false. Planned only."},
+    {"model", "position", choice, optional, "\"rotary\"", 0, 0, "learned|rotary|alibi",
+     "How positions enter. Absent: as the family does."},
+    {"model", "rotary_share", number, optional, "0.5", 0, 1, "",
+     "Share of the head width that is rotated. Absent: 1. Trained: 1."},
+    {"model", "position_rows", integer, optional, "1024", 0, 16777216, "",
+     "Rows of the table of learned positions. Absent: context."},
+    {"model", "norm", choice, optional, "\"rms_norm\"", 0, 0,
+     "layer_norm|layer_norm_no_bias|rms_norm", "The kind of norm. Absent: as the family does."},
+    {"model", "norms_per_block", integer, optional, "2", 0, 16, "",
+     "Norms of the residual stream in a block. Absent: 2. Trained: 2."},
+    {"model", "final_norm", boolean, optional, "true", 0, 0, "",
+     "Whether a norm precedes the output head. Absent: true. Trained: true."},
+    {"model", "extra_parameters", integer, optional, "28672", 0, 1099511627776.0, "",
+     "Parameters beside the embedding's tables that are used with them, such as a norm of the "
+     "embedding. Absent: 0. Trained: 0."},
     {"model", "norm_epsilon", number, has_default, "1e-5", 1e-12, 0.1, "",
      "Added to the variance in norms."},
     {"model", "rope_theta", number, has_default, "10000.0", 1, 1e9, "",

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 
 namespace troupe {
@@ -41,6 +40,19 @@ constexpr std::array aliases{
     Alias{"block_size", "model", "context"},
     Alias{"tie_word_embeddings", "model", "tied"},
     Alias{"intermediate_size", "model", "ffn_width"},
+    Alias{"num_hidden_layers", "model", "blocks"},
+    Alias{"num_attention_heads", "model", "heads"},
+    Alias{"num_key_value_heads", "model", "kv_heads"},
+    Alias{"head_dim", "model", "head_width"},
+    Alias{"max_position_embeddings", "model", "context"},
+    Alias{"num_local_experts", "model", "experts"},
+    Alias{"n_routed_experts", "model", "experts"},
+    Alias{"num_experts", "model", "experts"},
+    Alias{"num_experts_per_tok", "model", "top_k"},
+    Alias{"moe_intermediate_size", "model", "expert_ffn_width"},
+    Alias{"first_k_dense_replace", "model", "first_dense_blocks"},
+    Alias{"q_lora_rank", "model", "q_rank"},
+    Alias{"kv_lora_rank", "model", "kv_rank"},
     Alias{"seq_len", "training", "sequence_length"},
     Alias{"dtype", "training", "compute"},
     Alias{"precision", "training", "compute"},
@@ -60,11 +72,6 @@ std::string quoted_list(const std::vector<std::string>& words) {
   std::string out;
   for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
   return out;
-}
-
-/// How many edits still look like the same word.
-std::size_t tolerance(std::string_view word) {
-  return word.size() <= 2 ? 1 : word.size() <= 5 ? 2 : 3;
 }
 
 std::string presence_text(const ConfigKey& key) {
@@ -157,36 +164,6 @@ std::string type_text(const ConfigKey& key) {
   for (const std::string_view choice : choices_of(key))
     out += fmt::format("{} \"{}\"", out == "one of" ? "" : ",", choice);
   return out;
-}
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  if (a.size() > 64 || b.size() > 64) return std::max(a.size(), b.size());
-  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
-  for (std::size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i)
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + change});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  return d[a.size()][b.size()];
-}
-
-std::string nearest_of_all(std::string_view word, const std::vector<std::string>& known) {
-  const auto best =
-      std::min_element(known.begin(), known.end(), [word](const auto& a, const auto& b) {
-        return edit_distance(word, a) < edit_distance(word, b);
-      });
-  return best == known.end() ? std::string{} : *best;
-}
-
-std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known) {
-  const std::string best = nearest_of_all(word, known);
-  if (best.empty() || edit_distance(word, best) > std::min(tolerance(word), best.size() - 1))
-    return std::nullopt;
-  return best;
 }
 
 std::string suggestion_for(std::string_view table, std::string_view name) {

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "planner/nearest.h"
+
 namespace troupe {
 
 enum class ConfigType {
@@ -53,13 +55,6 @@ std::vector<std::string_view> choices_of(const ConfigKey& key);
 std::string path_of(const ConfigKey& key);      ///< "run.steps"
 std::string header_of(std::string_view table);  ///< "[run]", "[[node]]"
 std::string type_text(const ConfigKey& key);    ///< "a whole number from 1 to 1000"
-
-/// Number of single-letter edits (insert, delete, replace, swap neighbours) between two words.
-std::size_t edit_distance(std::string_view a, std::string_view b);
-/// The nearest of `known`, when it is near enough to be what was meant.
-std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known);
-/// The nearest of `known`, however far (empty list: empty text).
-std::string nearest_of_all(std::string_view word, const std::vector<std::string>& known);
 
 /// What to do about an unknown key (or table) `name` found in table `table` ("" at the top):
 /// names the nearest known key there, the table that the key belongs to, or what is known here.

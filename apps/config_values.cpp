@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "apps/architecture_file.h"
 #include "apps/config_builder.h"
+#include "planner/trainable.h"
 
 namespace troupe {
 namespace {
@@ -124,31 +126,46 @@ void ConfigBuilder::build_run() {
 void ConfigBuilder::build_model() {
   const ConfigReader model = reader_.table("model");
   ModelSpec& spec = spec_.model;
-  spec.family = model.text("family") == "llama" ? ModelFamily::llama : ModelFamily::gpt2;
-  spec.blocks = model.integer32("blocks");
-  spec.width = model.integer32("width");
-  spec.heads = model.integer32("heads");
-  spec.kv_heads = model.has("kv_heads") ? model.integer32("kv_heads") : spec.heads;
-  if (model.has("ffn_width"))
-    spec.ffn_width = model.integer32("ffn_width");
-  else
-    spec.ffn_width =
-        spec.family == ModelFamily::gpt2 ? 4 * spec.width : ceil_div(8 * spec.width, 96) * 32;
-  spec.vocabulary = model.integer32("vocabulary");
-  const ConfigReader training = reader_.table("training");
-  spec.context = model.integer32(model.has("context") ? "context" : "");
-  if (spec.context == 0) spec.context = training.integer32("sequence_length");
-  spec.tied = model.boolean("tied");
+  const Architecture& shape = architecture_ =
+      read_architecture(model, reader_.table("training").integer32("sequence_length"));
+  spec.family = shape.family == "gpt2" ? ModelFamily::gpt2 : ModelFamily::llama;
+  spec.blocks = shape.blocks;
+  spec.width = shape.width;
+  spec.heads = shape.attention.heads;
+  spec.kv_heads = shape.attention.kv_heads;
+  spec.ffn_width = shape.ffn_width;
+  spec.vocabulary = shape.vocabulary;
+  spec.context = shape.context;
+  spec.tied = shape.tied;
   spec.norm_epsilon = model.number("norm_epsilon");
   spec.rope_theta = model.number("rope_theta");
   spec.dropout = model.number("dropout");
-  check_heads(model);
+  const std::size_t before = problems_.size();
+  if (!model.has("head_width")) check_heads(model);
+  if (problems_.size() == before) check_model(model);
   const ConfigNode* theta = model.node("rope_theta");
   // At its default it may stand there: a run's own config.toml writes every key.
   if (spec.family == ModelFamily::gpt2 && theta != nullptr &&
       spec.rope_theta != ModelSpec{}.rope_theta)
     warnings_.push_back(fmt::format(
         "{}: model.rope_theta has no effect: gpt2 has learned positions", to_string(theta->at)));
+}
+
+/// Of values that are all in range by themselves.
+void ConfigBuilder::check_model(const ConfigReader& model) {
+  const ConfigNode* table = root_.find("model");
+  const bool judged = model.usable({"blocks", "width", "heads", "vocabulary"}) &&
+                      architecture_.context > 0 &&
+                      std::none_of(table->entries.begin(), table->entries.end(),
+                                   [](const auto& entry) { return entry.value.bad; });
+  if (!judged) return;
+  if (const Status holds = validate(architecture_); !holds.ok())
+    return report(place_of_refusal(model, holds.error().text), holds.error().text);
+  if (options_.any_model) return;
+  if (const auto trained = trainable(architecture_); !trained)
+    return report(model.at("file"), trained.error().text);
+  if (const Status holds = validate(spec_.model); !holds.ok())
+    report(place_of_refusal(model, holds.error().text), holds.error().text);
 }
 
 void ConfigBuilder::check_heads(const ConfigReader& model) {
@@ -162,7 +179,7 @@ void ConfigBuilder::check_heads(const ConfigReader& model) {
                     nearest_divisor(spec.width, spec.heads)));
     return;
   }
-  if (spec.family == ModelFamily::llama && spec.head_width() % 2 != 0)
+  if (architecture_.family == "llama" && spec.head_width() % 2 != 0)
     report(model.at("width"),
            fmt::format("model.width / model.heads = {} is odd, and rotary positions turn pairs{}; "
                        "nearest legal value: {}",

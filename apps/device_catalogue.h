@@ -1,4 +1,4 @@
-/// The catalogue of accelerators: peak rates and memory that emulated devices play and plans for
+/// The catalogue of hardware: peak rates and memory that emulated devices play and plans for
 /// hardware elsewhere are priced with. Its text form is conf/devices.toml.
 #pragma once
 
@@ -11,25 +11,56 @@
 
 namespace troupe {
 
-/// One device (half a card where a card holds two). Peaks are dense vendor peaks.
-struct CatalogueDevice {
-  std::string id;    ///< "v100_pcie_16"
-  std::string name;  ///< "Tesla V100 PCIe 16GB"
-  FlopsPerSecond fp32 = 0;
-  FlopsPerSecond bf16 = 0;  ///< 0: the device has no bf16
-  Bytes memory = 0;         ///< GB as 10^9
-  BytesPerSecond memory_rate = 0;
+/// What every row has. `id` is the row's name in its kind: "v100_pcie_16".
+struct CatalogueRow {
+  std::string id;
+  std::string name;       ///< "Tesla V100 PCIe 16GB"
   std::string certainty;  ///< "found", "partly" or "recalled"
   std::string source;
 };
 
-/// Reads a catalogue; `name` is the file's name in positions.
-std::vector<CatalogueDevice> parse_catalogue(std::string_view text,
-                                             const std::string& name,
-                                             std::vector<ConfigProblem>& problems);
+/// One accelerator (half a card where a card holds two). Peaks are dense vendor peaks.
+struct CatalogueDevice : CatalogueRow {
+  FlopsPerSecond fp32 = 0;
+  FlopsPerSecond bf16 = 0;  ///< 0: the device has no bf16
+  Bytes memory = 0;         ///< GB as 10^9
+  BytesPerSecond memory_rate = 0;
+};
+
+/// One socket. Peaks are cores x base clock x operations a cycle.
+struct CatalogueCpu : CatalogueRow {
+  std::uint32_t cores = 0;
+  FlopsPerSecond fp32 = 0;
+  FlopsPerSecond bf16 = 0;  ///< 0: no instructions for bf16 products
+  BytesPerSecond memory_rate = 0;
+};
+
+struct CatalogueDisk : CatalogueRow {
+  BytesPerSecond read = 0;  ///< sequential
+  BytesPerSecond write = 0;
+  Seconds latency = 0;  ///< of one read
+};
+
+struct CatalogueLink : CatalogueRow {
+  BytesPerSecond rate = 0;  ///< one direction, all lanes or links of one device
+  Seconds latency = 0;      ///< of a small message
+};
+
+struct DeviceCatalogue {
+  std::vector<CatalogueDevice> accelerators;
+  std::vector<CatalogueCpu> cpus;
+  std::vector<CatalogueDisk> disks;
+  std::vector<CatalogueLink> links;
+};
+
+/// Reads a catalogue; `name` is the file's name in positions. Rows with a problem are left out: an
+/// unknown key, a value of another type or out of range, a rate that is missing or 0.
+DeviceCatalogue parse_catalogue(std::string_view text,
+                                const std::string& name,
+                                std::vector<ConfigProblem>& problems);
 
 /// conf/devices.toml as it was when the program was built.
-const std::vector<CatalogueDevice>& built_in_catalogue();
+const DeviceCatalogue& built_in_catalogue();
 
 /// What the device is taken to reach: 0.6 of a matrix peak, 0.8 of the memory rate, `launch` per
 /// op; all `time_scale` times slower.

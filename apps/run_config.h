@@ -10,17 +10,21 @@
 
 #include "actors/run_spec.h"
 #include "apps/config_tree.h"
+#include "planner/architecture.h"
 
 namespace troupe {
 
 struct ConfigOptions {
   std::vector<std::string> overrides;  ///< "a.b=c", applied in order
   bool look_at_files = true;           ///< false: files and folders count as existing, none is read
+  bool any_model = false;  ///< a model that can be planned but not trained is no problem
 };
 
 /// A configuration that holds.
 struct LoadedConfig {
+  /// With ConfigOptions::any_model, spec.model has the sizes of `model` but may compute otherwise.
   RunSpec spec;
+  Architecture model;                 ///< what [model] describes, in full
   std::string resolved;               ///< TOML with every key; reads back to the same spec
   std::vector<std::string> warnings;  ///< settings without effect
 };

@@ -63,7 +63,7 @@ Status check_shape(const Architecture& model) {
       {"width", model.width, 1, 1u << 20},
       {"heads", model.attention.heads, 1, 1u << 16},
       {"kv_heads", model.attention.kv_heads, 1, 1u << 16},
-      {"head_width", model.attention.head_width, 1, 1u << 16},
+      {"head_width", model.attention.head_width, 1, 1u << 20},
       {"ffn_width", model.ffn_width, dense_blocks ? 1u : 0u, 1u << 24},
       {"ffn_matrices", model.ffn_matrices, 2, 3},
       {"vocabulary", model.vocabulary, 2, 1u << 24},

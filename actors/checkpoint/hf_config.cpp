@@ -4,93 +4,16 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 
-#include "actors/data/strict_json.h"
+#include "actors/checkpoint/hf_keys.h"
 
 namespace troupe {
 namespace {
 
 using nlohmann::json;
 
-/// Keys of one configuration. The first problem is kept; later reads give defaults.
-class Keys {
- public:
-  Keys(const json& object, std::string_view file) : object_(object), file_(file) {}
-
-  std::uint32_t count(const char* key, std::optional<std::uint32_t> otherwise = std::nullopt) {
-    const json* const value = find(key);
-    if (value == nullptr) {
-      if (!otherwise) refuse(key, "is missing");
-      return otherwise.value_or(0);
-    }
-    if (!value->is_number_unsigned() ||
-        value->get<std::uint64_t>() > std::numeric_limits<std::uint32_t>::max()) {
-      refuse(key, "must be a whole number below 2^32, is " + shown(*value));
-      return 0;
-    }
-    return value->get<std::uint32_t>();
-  }
-
-  double number(const char* key, double otherwise) {
-    const json* const value = find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_number()) refuse(key, "must be a number, is " + shown(*value));
-    return value->is_number() ? value->get<double>() : 0;
-  }
-
-  bool flag(const char* key, bool otherwise) {
-    const json* const value = find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_boolean()) refuse(key, "must be true or false, is " + shown(*value));
-    return value->is_boolean() && value->get<bool>();
-  }
-
-  /// Refuses any value but `only` (absent is right).
-  template <class T>
-  void require(const char* key, const T& only) {
-    const json* const value = find(key);
-    if (value != nullptr && *value != only)
-      refuse(key, fmt::format("is {}; Troupe computes {} only", shown(*value), json(only).dump()));
-  }
-  void require_absent(const char* key) {
-    if (const json* const value = find(key))
-      refuse(key, fmt::format("is {}; Troupe does not compute that", shown(*value)));
-  }
-
-  const json* find(const char* key) const {
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-  void refuse(const char* key, const std::string& why) {
-    if (!problem_)
-      problem_ = Error{ErrorCode::invalid_input, fmt::format("{}: \"{}\" {}", file_, key, why)};
-  }
-  const std::optional<Error>& problem() const { return problem_; }
-
- private:
-  static std::string shown(const json& value) { return printable(value.dump()); }
-  const json& object_;
-  std::string_view file_;
-  std::optional<Error> problem_;
-};
-
-ModelSpec read_gpt2(Keys& keys) {
-  ModelSpec model;
-  model.family = ModelFamily::gpt2;
-  model.blocks = keys.count("n_layer");
-  model.width = keys.count("n_embd");
-  model.heads = keys.count("n_head");
-  model.kv_heads = model.heads;
-  const std::uint64_t usual = std::uint64_t{4} * model.width;
-  if (usual > std::numeric_limits<std::uint32_t>::max()) keys.refuse("n_embd", "is too large");
-  model.ffn_width = keys.count("n_inner", static_cast<std::uint32_t>(usual));
-  model.vocabulary = keys.count("vocab_size");
-  model.context =
-      keys.find("n_positions") != nullptr ? keys.count("n_positions") : keys.count("n_ctx");
-  model.norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
-  model.dropout = keys.number("resid_pdrop", 0.1);
-  model.tied = keys.flag("tie_word_embeddings", true);
+ModelSpec read_gpt2(HfKeys& keys) {
+  const ModelSpec model = gpt2_sizes(keys);
   keys.require("activation_function", "gelu_new");
   keys.require("scale_attn_weights", true);
   keys.require("scale_attn_by_inverse_layer_idx", false);
@@ -98,7 +21,7 @@ ModelSpec read_gpt2(Keys& keys) {
   return model;
 }
 
-ModelSpec read_llama(Keys& keys) {
+ModelSpec read_llama(HfKeys& keys) {
   ModelSpec model;
   model.family = ModelFamily::llama;
   model.blocks = keys.count("num_hidden_layers");
@@ -129,6 +52,25 @@ ModelSpec read_llama(Keys& keys) {
 }
 
 }  // namespace
+
+ModelSpec gpt2_sizes(HfKeys& keys) {
+  ModelSpec model;
+  model.family = ModelFamily::gpt2;
+  model.blocks = keys.count("n_layer");
+  model.width = keys.count("n_embd");
+  model.heads = keys.count("n_head");
+  model.kv_heads = model.heads;
+  const std::uint64_t usual = std::uint64_t{4} * model.width;
+  if (usual > std::numeric_limits<std::uint32_t>::max()) keys.refuse("n_embd", "is too large");
+  model.ffn_width = keys.count("n_inner", static_cast<std::uint32_t>(usual));
+  model.vocabulary = keys.count("vocab_size");
+  model.context =
+      keys.find("n_positions") != nullptr ? keys.count("n_positions") : keys.count("n_ctx");
+  model.norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
+  model.dropout = keys.number("resid_pdrop", 0.1);
+  model.tied = keys.flag("tie_word_embeddings", true);
+  return model;
+}
 
 std::string hf_config_text(const ModelSpec& model) {
   nlohmann::ordered_json config;
@@ -175,7 +117,7 @@ Result<ModelSpec> model_from_hf_config(std::string_view text, std::string_view f
   TROUPE_TRY(parsed);
   if (!parsed->is_object())
     return Error{ErrorCode::invalid_input, fmt::format("{}: must be an object", file)};
-  Keys keys(*parsed, file);
+  HfKeys keys(*parsed, file);
   const json* const type = keys.find("model_type");
   ModelSpec model;
   if (type != nullptr && *type == "gpt2")

@@ -12,7 +12,7 @@ using namespace troupe;
 namespace {
 
 DeviceSpec device_of(const std::string& id, std::uint32_t node) {
-  for (const CatalogueDevice& one : built_in_catalogue()) {
+  for (const CatalogueDevice& one : built_in_catalogue().accelerators) {
     if (one.id != id) continue;
     DeviceSpec device;
     device.name = "n" + std::to_string(node) + "." + id;

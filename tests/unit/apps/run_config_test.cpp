@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "apps/architecture_file.h"
 #include "apps/config_schema.h"
 #include "tests/support/catch.h"
 
@@ -129,6 +130,15 @@ TEST_CASE("all of conf/ parses") {
     ++runs;
   }
   CHECK(runs >= 4);
+  int models = 0;
+  for (const std::string& file : toml_files("conf/models")) {
+    INFO(file);
+    const auto model = load_architecture(file);
+    INFO((model.ok() ? std::string{} : model.error().text));
+    CHECK(model.ok());
+    ++models;
+  }
+  CHECK(models >= 48);
 }
 
 TEST_CASE("L125 three problems are reported at once, with place and suggestion") {

@@ -1,0 +1,16 @@
+/// Which of the models that can be planned can also be trained: a ModelSpec is narrower than an
+/// Architecture.
+#pragma once
+
+#include "planner/architecture.h"
+#include "planner/model.h"
+#include "planner/result.h"
+
+namespace troupe {
+
+/// The model as kernels/ computes it. norm_epsilon, rope_theta and dropout, which an Architecture
+/// does not have, keep ModelSpec's defaults. invalid_input names every feature that stops it, each
+/// with the value that would be trained.
+Result<ModelSpec> trainable(const Architecture& model);
+
+}  // namespace troupe
