@@ -1,7 +1,11 @@
 // The whole program: Ctrl-C saves and ends, a killed launcher leaves nobody behind.
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -42,23 +46,38 @@ bool within(Seconds seconds, Condition condition) {
   return true;
 }
 
+/// A port of this machine that nobody listens on.
+std::uint16_t free_port() {
+  const int server = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  REQUIRE(bind(server, any, length) == 0);
+  REQUIRE(getsockname(server, any, &length) == 0);
+  close(server);
+  return ntohs(address.sin_port);
+}
+
 /// `troupe train conf/demo.toml` with more steps than anyone waits for.
 struct EndlessRun {
   TemporaryFolder folder;
   NodeProcess program;
 
-  EndlessRun() : program(start(folder)) {
+  explicit EndlessRun(std::uint16_t port = 0) : program(start(folder, port)) {
     INFO(program.last_lines());
     const bool trains = within(60, [&] { return steps() >= 3; });
     if (!trains) FAIL("no third step within 60 s: " << program.last_lines());
     nodes = children_of(program.pid());
     REQUIRE(nodes.size() == 3);
   }
-  static NodeProcess start(const TemporaryFolder& folder) {
+  static NodeProcess start(const TemporaryFolder& folder, std::uint16_t port = 0) {
     auto started =
         NodeProcess::start(TROUPE_BINARY_DIR "/troupe",
                            {"train", TROUPE_SOURCE_DIR "/conf/demo.toml", "--set",
-                            "run.steps=100000", "--set", "run.folder=" + folder.path().string()},
+                            "run.steps=100000", "--set", "run.folder=" + folder.path().string(),
+                            "--set", "network.listen=127.0.0.1:" + std::to_string(port)},
                            "train");
     REQUIRE(started.ok());
     return std::move(*started);
@@ -101,6 +120,16 @@ TEST_CASE("L124 kill -9 of the launcher: no process of the run is alive after 5 
   kill(run.program.pid(), SIGKILL);
   CHECK(run.program.wait(5));
   CHECK(within(5, [&] { return run.nobody_left(); }));
+}
+
+TEST_CASE("the port of a killed run can be listened on at once") {
+  const std::uint16_t port = free_port();
+  EndlessRun killed(port);
+  kill(killed.program.pid(), SIGKILL);
+  CHECK(killed.program.wait(5));
+  // What is left of its connections keeps the port for a minute from those who do not share it.
+  const EndlessRun again(port);
+  CHECK(again.steps() >= 3);
 }
 
 TEST_CASE("Ctrl-C while nodes start ends them at once") {
