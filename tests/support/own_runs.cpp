@@ -37,7 +37,7 @@ batches = 1
 [plan]
 schedule = "1f1b"
 [emulation]
-time_scale = 12000.0
+time_scale = 8000.0
 launch = "4 ns"
 memory_scale = 0.001
 )";
@@ -118,7 +118,7 @@ OwnCluster little_memory() {
   OwnCluster cluster;
   cluster.name = "little-memory";
   cluster.configuration = std::string(common) + "[[node]]\nname = \"office\"\n" +
-                          device("a100", "a100_pcie_40", "memory = \"1700 KiB\"\n") +
+                          device("a100", "a100_pcie_40", "memory = \"1800 KiB\"\n") +
                           device("p100", "p100_pcie_16") + device("t4", "t4_16") +
                           link_text("[link.same_process]", "1 ms", "2 MB/s") +
                           override_text("a100", "p100", "4 ms", "1 MB/s") +
