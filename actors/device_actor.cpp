@@ -239,6 +239,7 @@ void DeviceState::submit(const Action& action) {
     }
   };
   work.modelled = setup.modelled ? setup.modelled(action) : 0;
+  if (setup.disturbed) work.modelled *= setup.disturbed(step);
   work.done = [to = caf::actor_cast<caf::actor>(self), epoch = setup.plan->epoch, key = key_step,
                action, failure](WorkTimes times) {
     before_sending(to);

@@ -56,6 +56,8 @@ struct DeviceActorSetup {
   std::vector<std::shared_ptr<StageRunner>> runners;  ///< of the device's stages
   std::shared_ptr<LinkPort> links;
   ActionSeconds modelled;  ///< of each action, for devices that are emulated
+  /// What the device takes longer by in a step than modelled; null: nothing.
+  std::function<double(std::uint64_t step)> disturbed = {};
   caf::actor run, data, trace;
 };
 /// Its link events come as LinkNews: attach the device to the hub with a sink that posts them.
@@ -105,10 +107,13 @@ struct RunActorSetup {
   std::uint64_t checkpoint_every = 0;  ///< 0: after the last step alone
   bool checkpoints = false;
   std::uint64_t trace_step = 0;  ///< this step's timeline is played back; 0: none
+  /// Steps are held against the plan's prediction; a drift is told as RunNews.
+  bool watch_drift = false;
   /// Without any sign of progress for so long, the run fails and says who waits for what.
   Seconds patience = 30;
   std::vector<DeviceHandle> devices;
   std::vector<std::string> device_names;  ///< by DeviceId
+  std::vector<std::string> node_names;    ///< by DeviceId, for drifts
   std::vector<RunMember> members;
   caf::actor data;
   caf::actor observer;  ///< gets RunNews

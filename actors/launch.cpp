@@ -36,7 +36,7 @@ Status check_fits(const RunSpec& spec) {
   ClusterSpec cluster = cluster_of(spec);
   bool measures = false;
   for (DeviceSpec& device : cluster.devices) {
-    if (device.kind != DeviceKind::cpu || !device.measured.empty()) continue;
+    if (!device.needs_measuring()) continue;
     measures = true;
     for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
       device.measured[kind] = {1e-3, 1e-3, 1e-3, 1e-3, 1e-3};

@@ -163,8 +163,7 @@ Result<MeasuredDevices> measure_devices(const RunSpec& spec,
   std::map<std::uint32_t, std::map<LayerKind, LayerSeconds>> by_threads;
   for (std::uint32_t d = 0; d < spec.cluster.devices.size(); ++d) {
     const DeviceSpec& device = spec.cluster.devices[d];
-    if (device.kind != DeviceKind::cpu || !device.measured.empty() || !wanted(DeviceId{d}))
-      continue;
+    if (!device.needs_measuring() || !wanted(DeviceId{d})) continue;
     auto known = by_threads.find(device.threads);
     if (known == by_threads.end()) {
       auto kinds = measure_layers(device, spec.model, spec.shape);

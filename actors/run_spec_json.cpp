@@ -74,11 +74,15 @@ Json cluster_to_json(const ClusterSpec& cluster) {
   Json overrides = Json::array();
   for (const auto& [ends, link] : cluster.overrides)
     overrides.push_back({ends.first, ends.second, link});
+  Json disturbances = Json::array();
+  for (const Disturbance& one : cluster.disturbances)
+    disturbances.push_back({one.from, one.to, one.factor, one.first_step, one.last_step});
   return {{"nodes", cluster.nodes},
           {"devices", devices},
           {"same_process", cluster.same_process},
           {"between_processes", cluster.between_processes},
           {"overrides", overrides},
+          {"disturbances", disturbances},
           {"copy_between_devices", cluster.copy_between_devices}};
 }
 
@@ -91,6 +95,10 @@ ClusterSpec cluster_from_json(const Json& json) {
   for (const Json& one : json.at("overrides"))
     cluster.overrides[{one.at(0).get<std::uint32_t>(), one.at(1).get<std::uint32_t>()}] =
         one.at(2).get<LinkSpec>();
+  for (const Json& one : json.at("disturbances"))
+    cluster.disturbances.push_back({one.at(0).get<DeviceId>(), one.at(1).get<DeviceId>(),
+                                    one.at(2).get<double>(), one.at(3).get<std::uint64_t>(),
+                                    one.at(4).get<std::uint64_t>()});
   json.at("copy_between_devices").get_to(cluster.copy_between_devices);
   return cluster;
 }

@@ -5,9 +5,10 @@
 
 namespace troupe {
 
-std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command) {
+std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command, ConfigNeed need) {
   auto arguments = std::make_shared<ConfigArguments>();
-  command.add_option("CONF", arguments->file, "Configuration file (TOML)")->required();
+  command.add_option("CONF", arguments->file, "Configuration file (TOML)")
+      ->required(need == ConfigNeed::required);
   command
       .add_option("--set", arguments->overrides,
                   "Override a key, as in --set run.steps=100; may repeat")

@@ -1,6 +1,7 @@
 /// The arguments that every command with a configuration takes.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,8 +16,10 @@ struct ConfigArguments {
   std::vector<std::string> overrides;
 };
 
-/// Adds CONF and --set.
-std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command);
+enum class ConfigNeed : std::uint8_t { required, optional };
+/// Adds CONF and --set. Where CONF is optional and was not given, `file` is empty.
+std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command,
+                                                      ConfigNeed need = ConfigNeed::required);
 
 /// Loads the configuration and prints its warnings.
 Result<LoadedConfig> load(const ConfigArguments& arguments, const Console& console);

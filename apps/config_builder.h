@@ -4,12 +4,14 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "actors/run_spec.h"
 #include "apps/config_check.h"
 #include "apps/device_catalogue.h"
+#include "apps/machine_profile.h"
 #include "apps/run_config.h"
 
 namespace troupe {
@@ -43,11 +45,15 @@ class ConfigBuilder {
   void build_network();
   // config_cluster.cpp
   void load_catalogue();
+  void load_profile();
+  std::optional<std::string> read_named_file(ConfigNode& node, const std::string& key);
+  void take_profiled_rates(const ConfigReader& table, DeviceSpec& device);
   void build_nodes();
   void build_device(const ConfigReader& table, ConfigNode& node, NodeId owner);
   void play_catalogue_row(const ConfigReader& table, ConfigNode& node, DeviceSpec& device);
   void build_links();
   void build_override(const ConfigReader& table);
+  void build_disturbance(const ConfigReader& table);
   // config_plan.cpp
   void build_plan();
   void build_pinned_stages(const ConfigReader& plan);
@@ -77,6 +83,9 @@ class ConfigBuilder {
   std::vector<ConfigProblem>& problems_;
   std::vector<std::string> warnings_;
   DeviceCatalogue catalogue_;
+  std::string catalogue_name_;  ///< for people
+  std::optional<MachineProfile> profile_;
+  std::string profile_name_;
   std::map<std::string, Position> node_places_;
   std::map<std::string, Position> device_places_;
   std::map<std::string, std::uint32_t> device_index_;

@@ -8,25 +8,84 @@
 #include "apps/config_builder.h"
 
 namespace troupe {
+namespace {
+
+/// Puts a text into the table where nobody wrote that key, as a default; returns what stands there.
+std::string filled(ConfigNode& table, const char* key, const std::string& text) {
+  ConfigNode* node = table.find(key);
+  if (node != nullptr && !node->is_default) return node->text;
+  const Position at = table.at;
+  if (node == nullptr) node = &table.add(key, at);
+  node->kind = ConfigNode::Kind::text;
+  node->at = at;
+  node->is_default = true;
+  node->text = text;
+  return text;
+}
+
+/// What nobody wrote is as measured; the tree says it as well, so that it reads back.
+void take_profiled_link(ConfigNode& table, const LinkSpec& measured, LinkSpec& link) {
+  const auto latency =
+      parse_seconds(filled(table, "latency", fmt::format("{:.4g} us", measured.latency * 1e6)));
+  const auto bandwidth =
+      parse_rate(filled(table, "bandwidth", fmt::format("{:.4g} MB/s", measured.bandwidth / 1e6)));
+  if (latency) link.latency = *latency;
+  if (bandwidth) link.bandwidth = *bandwidth;
+}
+
+}  // namespace
 
 void ConfigBuilder::load_catalogue() {
   const ConfigReader emulation = reader_.table("emulation");
   spec_.emulation_time_scale = emulation.has("time_scale") ? emulation.number("time_scale") : 1.0;
   catalogue_ = built_in_catalogue();
+  catalogue_name_ = "conf/devices.toml";
   if (!emulation.has("catalogue")) return;
   ConfigNode& node = *table_node("emulation").find("catalogue");
+  const std::string name = shown(node.text);
+  const auto text = read_named_file(node, "emulation.catalogue");
+  if (!text) return;
+  catalogue_name_ = name;
+  catalogue_ = parse_catalogue(*text, name, problems_);
+}
+
+void ConfigBuilder::load_profile() {
+  if (!reader_.table("cluster").has("profile")) return;
+  ConfigNode& node = *table_node("cluster").find("profile");
+  profile_name_ = shown(node.text);
+  const auto text = read_named_file(node, "cluster.profile");
+  if (text) profile_ = parse_machine_profile(*text, profile_name_, problems_);
+}
+
+/// The content of the file that `node` names, whose path is settled; nothing where files are not
+/// looked at, or it was reported.
+std::optional<std::string> ConfigBuilder::read_named_file(ConfigNode& node,
+                                                          const std::string& key) {
   const std::string written = node.text;
   const std::string path = settle_path(node, folder_);
-  if (!options_.look_at_files) return;
+  if (!options_.look_at_files) return std::nullopt;
   std::error_code failure;
   std::ifstream file(path, std::ios::binary);
-  if (!std::filesystem::is_regular_file(path, failure) || !file)
-    return report(
-        node.at,
-        fmt::format("emulation.catalogue: there is no file \"{}\"; it was looked for at {}",
-                    written, shown(written)));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  catalogue_ = parse_catalogue(text, shown(written), problems_);
+  if (!std::filesystem::is_regular_file(path, failure) || !file) {
+    report(node.at, fmt::format("{}: there is no file \"{}\"; it was looked for at {}", key,
+                                written, shown(written)));
+    return std::nullopt;
+  }
+  return std::string{std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Of a CPU device, where its number of threads was profiled.
+void ConfigBuilder::take_profiled_rates(const ConfigReader& table, DeviceSpec& device) {
+  if (!profile_) return;
+  if (const ProfiledCpu* row = profile_->cpu(device.threads)) {
+    device.rates = row->reached.rates;
+    device.rates_from = profile_name_;
+    return;
+  }
+  warnings_.push_back(
+      fmt::format("{}: {} has no row for a processor with {} threads; device \"{}\" is measured at "
+                  "the start instead",
+                  to_string(table.at("threads")), profile_name_, device.threads, device.name));
 }
 
 void ConfigBuilder::build_nodes() {
@@ -99,6 +158,7 @@ void ConfigBuilder::build_device(const ConfigReader& table, ConfigNode& node, No
                  "node.device.model = \"{}\" on a cpu device{}; only kind = \"emulated\" plays "
                  "a device of the catalogue",
                  table.text("model"), place(table, "kind", "node.device.kind")));
+    take_profiled_rates(table, device);
     if (table.node("memory") == nullptr)
       report(
           table.at(),
@@ -131,6 +191,7 @@ void ConfigBuilder::play_catalogue_row(const ConfigReader& table,
                               device.model, near_names_text(device.model, known)));
   }
   const ConfigReader emulation = reader_.table("emulation");
+  device.rates_from = catalogue_name_;
   device.rates = achievable_rates(*row, emulation.seconds("launch"), spec_.emulation_time_scale);
   if (table.node("memory") != nullptr || !emulation.has("memory_scale")) return;
   device.memory = static_cast<Bytes>(
@@ -150,7 +211,18 @@ void ConfigBuilder::build_links() {
   spec_.cluster.same_process = {same.seconds("latency"), same.rate("bandwidth")};
   const ConfigReader between = link.table("between_processes");
   spec_.cluster.between_processes = {between.seconds("latency"), between.rate("bandwidth")};
+  if (profile_) {
+    if (const ProfiledLink* copies = profile_->link("in_process");
+        copies != nullptr && spec_.copy_between_devices)
+      take_profiled_link(*table_node("link").find("same_process"), copies->reached,
+                         spec_.cluster.same_process);
+    if (const ProfiledLink* loopback = profile_->link("between_processes"))
+      take_profiled_link(*table_node("link").find("between_processes"), loopback->reached,
+                         spec_.cluster.between_processes);
+  }
   for (const ConfigReader& table : link.tables("override")) build_override(table);
+  for (const ConfigReader& table : reader_.table("emulation").tables("disturbance"))
+    build_disturbance(table);
 }
 
 void ConfigBuilder::build_override(const ConfigReader& table) {
@@ -171,6 +243,43 @@ void ConfigBuilder::build_override(const ConfigReader& table) {
         table.at("from"),
         fmt::format("the link from \"{}\" to \"{}\" has an override already; remove one of the two",
                     table.text("from"), table.text("to")));
+}
+
+void ConfigBuilder::build_disturbance(const ConfigReader& table) {
+  const std::string path = "emulation.disturbance.";
+  const auto named = [&](const char* key) -> std::optional<std::uint32_t> {
+    return table.has(key) ? device_named(table.at(key), path + key, table.text(key)) : std::nullopt;
+  };
+  const bool device = table.node("device") != nullptr;
+  const bool link = table.node("from") != nullptr || table.node("to") != nullptr;
+  if (device == link || (link && (table.node("from") == nullptr || table.node("to") == nullptr)))
+    return report(table.at(),
+                  "[[emulation.disturbance]] names a device, or from and to of a link; "
+                  "write for example device = \"gpu0\"");
+  const auto from = named(device ? "device" : "from");
+  const auto to = named(device ? "device" : "to");
+  if (!from || !to) return;
+  if (device && spec_.cluster.devices[*from].kind != DeviceKind::emulated)
+    return report(table.at("device"),
+                  fmt::format("emulation.disturbance.device = \"{}\" is a cpu device; only kind = "
+                              "\"emulated\" can be told how long to take",
+                              table.text("device")));
+  if (link && *from == *to)
+    return report(table.at("to"),
+                  fmt::format("emulation.disturbance.to = \"{}\" is the sending "
+                              "device{}; a link joins two devices",
+                              table.text("to"), place(table, "from", path + "from")));
+  Disturbance disturbance{DeviceId{*from}, DeviceId{*to}, table.number("factor"),
+                          table.integer("first_step")};
+  if (table.has("last_step")) disturbance.last_step = table.integer("last_step");
+  if (table.usable({"first_step", "last_step"}) && disturbance.last_step < disturbance.first_step)
+    return report(
+        table.at("last_step"),
+        fmt::format("emulation.disturbance.last_step = {} is before first_step = {}{}; "
+                    "nearest legal value: {}",
+                    disturbance.last_step, disturbance.first_step,
+                    place(table, "first_step", path + "first_step"), disturbance.first_step));
+  spec_.cluster.disturbances.push_back(disturbance);
 }
 
 std::optional<std::uint32_t> ConfigBuilder::device_named(const Position& at,

@@ -25,9 +25,14 @@ constexpr std::array tables{
     ConfigTable{"learning_rate", false, "The learning rate over the steps."},
     ConfigTable{"plan", false, "What runs where: left to the planner or pinned, and the schedule."},
     ConfigTable{"plan.stage", true, "One pinned stage: its layers and its device, in layer order."},
+    ConfigTable{"cluster", false, "What is known of the machines."},
     ConfigTable{"node", true, "One process of the cluster."},
     ConfigTable{"node.device", true, "One device of the node above it."},
     ConfigTable{"emulation", false, "How emulated devices relate to the hardware they play."},
+    ConfigTable{
+        "emulation.disturbance", true,
+        "Something that an emulated device, or a link, does and no plan is told: to see what "
+        "a run makes of it."},
     ConfigTable{"link", false, "The links between devices."},
     ConfigTable{"link.same_process", false, "Links between devices of one process."},
     ConfigTable{"link.between_processes", false, "Links between devices of two processes."},
@@ -210,6 +215,11 @@ constexpr ConfigKey keys[] = {
      "then the head."},
     {"plan.stage", "device", text, required, "\"gpu0\"", 0, 0, "", "Name of the stage's device."},
 
+    {"cluster", "profile", text, optional, "\"profile.toml\"", 0, 0, "",
+     "A file that troupe profile wrote, relative to this one: its rates replace the measurement of "
+     "CPU devices at the start, its links the defaults of links. Absent: CPU devices are "
+     "measured."},
+
     {"node", "name", text, required, "\"n0\"", 0, 0, "",
      "Name of the node: 1 to 128 letters, digits, '.', '_' or '-'."},
     {"node", "process", boolean, has_default, "false", 0, 0, "",
@@ -239,6 +249,19 @@ constexpr ConfigKey keys[] = {
      "What starting one op costs an emulated device, before time_scale."},
     {"emulation", "catalogue", text, optional, "\"devices.toml\"", 0, 0, "",
      "Another device catalogue, relative to this file. Absent: the built-in one."},
+
+    {"emulation.disturbance", "device", text, optional, "\"gpu0\"", 0, 0, "",
+     "The emulated device that is slower or faster than planned; instead of from and to."},
+    {"emulation.disturbance", "from", text, optional, "\"gpu0\"", 0, 0, "",
+     "The sending device of the link that is."},
+    {"emulation.disturbance", "to", text, optional, "\"gpu1\"", 0, 0, "",
+     "The receiving device of that link."},
+    {"emulation.disturbance", "factor", number, required, "1.3", 0.001, 1000, "",
+     "Its actions or transfers last so many times as long as planned."},
+    {"emulation.disturbance", "first_step", integer, has_default, "1", 1, max_count, "",
+     "The first step that is disturbed."},
+    {"emulation.disturbance", "last_step", integer, optional, "40", 1, max_count, "",
+     "The last one. Absent: the last step of the run."},
 
     {"link", "copy_in_process", boolean, has_default, "false", 0, 0, "",
      "true: links within a process copy tensors; false: they pass them by reference."},

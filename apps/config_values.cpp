@@ -65,6 +65,7 @@ RunSpec ConfigBuilder::build() {
   build_checkpoints();
   build_network();
   load_catalogue();
+  load_profile();
   build_nodes();
   build_links();
   build_plan();

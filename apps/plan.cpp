@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <ostream>
 
 #include "actors/launch.h"
@@ -11,16 +12,22 @@ namespace {
 
 /// Where the times come from that the plan stands on.
 std::string sources_text(const ClusterSpec& cluster) {
-  std::string measured, catalogued;
+  std::vector<std::pair<std::string, std::string>> names_by_source;  // in order of first device
   for (const DeviceSpec& device : cluster.devices) {
-    std::string& names = device.measured.empty() ? catalogued : measured;
-    names += (names.empty() ? "" : ", ") + device.name;
+    const std::string source =
+        !device.measured.empty() ? "measured just now, an embedding, a block and a head"
+        : device.kind == DeviceKind::cpu
+            ? fmt::format("rates measured by troupe profile ({})", device.rates_from)
+            : fmt::format("from the catalogue's rates ({})", device.rates_from);
+    const auto known = std::find_if(names_by_source.begin(), names_by_source.end(),
+                                    [&](const auto& one) { return one.first == source; });
+    if (known == names_by_source.end())
+      names_by_source.emplace_back(source, device.name);
+    else
+      known->second += ", " + device.name;
   }
   std::string text;
-  if (!measured.empty())
-    text += fmt::format("measured just now, an embedding, a block and a head: {}\n", measured);
-  if (!catalogued.empty())
-    text += fmt::format("from the catalogue's rates (conf/devices.toml): {}\n", catalogued);
+  for (const auto& [source, names] : names_by_source) text += source + ": " + names + "\n";
   return text;
 }
 
@@ -61,7 +68,8 @@ void add_plan(CLI::App& app, ChosenCommand& chosen) {
       "  troupe plan conf/demo.toml --explain\n"
       "  troupe plan conf/mixed_gpus.toml --set training.microbatches=8\n"
       "  troupe plan conf/demo.toml --json > plan.json\n"
-      "\nCPU devices are measured first. Exit code 3: the model does not fit.");
+      "\nCPU devices without rates of a profile are measured first. Exit code 3: the model does "
+      "not fit.");
   command->callback([=, &chosen] {
     chosen.body = [=](const Console& console) { return plan(*arguments, *why, *json, console); };
   });

@@ -102,6 +102,7 @@ void setup(CLI::App& app, ChosenCommand& chosen) {
   add_train(app, chosen);
   add_node(app, chosen);
   add_plan(app, chosen);
+  add_profile(app, chosen);
   add_check(app, chosen);
   add_generate(app, chosen);
   add_checkpoint(app, chosen);

@@ -83,10 +83,10 @@ void LinkHub::set_remote(RemoteLink* remote) {
   remote_ = remote;
 }
 
-Seconds LinkHub::hold_seconds(DeviceId from, DeviceId to, Bytes bytes) const {
+Seconds LinkHub::hold_seconds(DeviceId from, DeviceId to, Bytes bytes, std::uint64_t step) const {
   const LinkSpec link = cluster_.link(from, to);
   const Seconds moving = link.bandwidth > 0 ? static_cast<double>(bytes) / link.bandwidth : 0.0;
-  return link.latency + moving;
+  return (link.latency + moving) * cluster_.disturbed(from, to, step);
 }
 
 bool LinkHub::deliver(DeviceId device, LinkEvent event) {
@@ -207,7 +207,7 @@ void LinkHub::start_local(const Transfer& transfer, const Grant& grant) {
     (void)deliver(transfer.to, event);
     return;
   }
-  const Seconds hold = hold_seconds(transfer.from, transfer.to, transfer.bytes);
+  const Seconds hold = hold_seconds(transfer.from, transfer.to, transfer.bytes, transfer.key.step);
   if (!copies && hold <= 0) {
     finish(transfer.data);
     return;

@@ -160,8 +160,8 @@ class LinkHub : public LinkPort {
   void grant(const Grant& grant) override;
   void send(const Transfer& transfer) override;
 
-  /// Is the time over that this link takes for these bytes? Seconds after `begin`.
-  Seconds hold_seconds(DeviceId from, DeviceId to, Bytes bytes) const;
+  /// What this link takes for these bytes in this step, from the begin of the transfer.
+  Seconds hold_seconds(DeviceId from, DeviceId to, Bytes bytes, std::uint64_t step) const;
   DeliveryTimer& timer() { return timer_; }
   /// Hands an event to a local device; false: there is none of that id.
   bool deliver(DeviceId device, LinkEvent event);

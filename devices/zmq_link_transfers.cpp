@@ -100,8 +100,9 @@ void ZmqLink::State::sent(const FrameHeader& last) {
   if (found == sending.end() || found->second.attempt != last.attempt) return;
   const Seconds patience =
       options.patience * static_cast<double>(1U << std::min(last.attempt, 16U));
-  found->second.acknowledged_by =
-      monotonic_seconds() + hub.hold_seconds(last.from, last.to, last.total) + patience;
+  found->second.acknowledged_by = monotonic_seconds() +
+                                  hub.hold_seconds(last.from, last.to, last.total, last.key.step) +
+                                  patience;
 }
 
 void ZmqLink::State::send_again(const TransferKey& key, const std::string& why) {
@@ -263,7 +264,7 @@ void ZmqLink::State::ask_again(Incoming& one, const FrameHeader& frame, const st
 /// The tensor is here; the news of it waits until the link's time is over.
 void ZmqLink::State::complete(const TransferKey& key, const FrameHeader& frame) {
   incoming.at(key).whole = true;
-  const Seconds hold = hub.hold_seconds(frame.from, frame.to, frame.total);
+  const Seconds hold = hub.hold_seconds(frame.from, frame.to, frame.total, frame.key.step);
   const auto finish = [key, frame](State& state) {
     const auto found = state.incoming.find(key);
     if (found == state.incoming.end()) return;

@@ -12,6 +12,14 @@ bool ClusterSpec::crosses_processes(DeviceId from, DeviceId to) const {
   return nodes.at(a.index()).own_process || nodes.at(b.index()).own_process;
 }
 
+double ClusterSpec::disturbed(DeviceId from, DeviceId to, std::uint64_t step) const {
+  double factor = 1;
+  for (const Disturbance& one : disturbances)
+    if (one.from == from && one.to == to && step >= one.first_step && step <= one.last_step)
+      factor *= one.factor;
+  return factor;
+}
+
 LinkSpec ClusterSpec::link(DeviceId from, DeviceId to) const {
   if (const auto found = overrides.find({from.value, to.value}); found != overrides.end())
     return found->second;

@@ -22,8 +22,13 @@ struct DeviceSpec {
   Bytes memory = 0;           ///< the arena's hard cap
   std::uint32_t threads = 1;  ///< of the compute pool
   DeviceRates rates;          ///< measured, or the catalogue's (scaled) for an emulated one
+  std::string rates_from;     ///< the file that they stand in, for people; empty: measured here
   /// Measured seconds per layer kind, where the device was profiled; they beat the rates.
   std::map<LayerKind, LayerSeconds> measured;
+  /// Nothing is known of its speed yet.
+  bool needs_measuring() const {
+    return kind == DeviceKind::cpu && measured.empty() && rates.matmul_f32 <= 0;
+  }
 };
 
 struct NodeSpec {
@@ -37,6 +42,16 @@ struct LinkSpec {
   BytesPerSecond bandwidth = 0;  ///< 0: by reference, no bytes move
 };
 
+/// What an emulated device, or a link, does that no plan is told: it lasts `factor` times as long
+/// in steps [first_step, last_step].
+struct Disturbance {
+  DeviceId from, to;  ///< equal: the device; else the directed link
+  double factor = 1;
+  std::uint64_t first_step = 1;
+  std::uint64_t last_step = ~std::uint64_t{0};
+  friend bool operator==(const Disturbance&, const Disturbance&) = default;
+};
+
 struct ClusterSpec {
   std::vector<NodeSpec> nodes;
   std::vector<DeviceSpec> devices;
@@ -45,6 +60,9 @@ struct ClusterSpec {
   /// Exceptions by (from, to) device index.
   std::map<std::pair<std::uint32_t, std::uint32_t>, LinkSpec> overrides;
   LinkSpec link(DeviceId from, DeviceId to) const;
+  std::vector<Disturbance> disturbances;
+  /// The product of the factors that apply to this device (from = to) or link in this step.
+  double disturbed(DeviceId from, DeviceId to, std::uint64_t step) const;
   bool crosses_processes(DeviceId from, DeviceId to) const;
   /// Tensors between devices of one process are copied into buffers of the receiver.
   bool copy_between_devices = false;
