@@ -417,11 +417,20 @@ struct StartRun {
 struct RunNews {
   PlanEpoch epoch;
   std::uint64_t step = 0;
-  enum class Kind : std::uint8_t { step, evaluation, checkpoint, trace, event, ended };
+  enum class Kind : std::uint8_t {
+    step,
+    evaluation,
+    checkpoint,
+    trace,
+    event,
+    drift,        ///< steps are off the plan's prediction
+    drift_ended,  ///< they are near it again
+    ended
+  };
   Kind kind = Kind::ended;
   StepRow row;
   EvaluationRow evaluation;
-  std::string text;  ///< checkpoint: its folder; event: what happened
+  std::string text;  ///< checkpoint: its folder; event, drift: what happened
   Timeline timeline;
   std::shared_ptr<const Error> failure;  ///< of an ended run
   bool stopped = false;                  ///< ended early because it was asked to

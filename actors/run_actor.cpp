@@ -12,6 +12,7 @@
 #include "actors/errors.h"
 #include "actors/interfaces.h"
 #include "actors/mailbox_order.h"
+#include "planner/drift.h"
 
 namespace troupe {
 namespace {
@@ -68,7 +69,14 @@ struct RunState {
   std::vector<std::string> shards;
   std::size_t shard_replies = 0;
 
-  std::vector<PlayedSpan> spans;
+  /// A step whose spans were asked for. Each process sends its own when it is done, before or after
+  /// the step's commit.
+  struct Traced {
+    std::vector<PlayedSpan> spans;
+    Seconds seconds = 0;  ///< of the step; 0 before its commit
+  };
+  std::map<std::uint64_t, Traced> traced;
+  std::optional<DriftWatch> drift;
   Clock::time_point last_progress;
   std::map<DeviceId, Progress> progress;
   std::map<DeviceId, Clock::time_point> heard;  ///< since the step or evaluation was opened
@@ -115,6 +123,10 @@ struct RunState {
   void begin_checkpoint();
   void shards_written(const ShardsWritten& written);
   void played(const SpansPlayed& part);
+  void watch_drift(Seconds seconds);
+  void look_at(std::uint64_t of_step);
+  std::size_t action_count() const;
+  Timeline timeline_of(const std::vector<PlayedSpan>& spans) const;
   void watch();
   bool has_finished(DeviceId device) const;
   std::string name_of(DeviceId device) const;
@@ -129,6 +141,7 @@ void RunState::start(const StartRun& order) {
   setup = order.setup;
   adam_steps = setup->adam_steps;
   step = setup->first_step - 1;
+  if (setup->watch_drift) drift.emplace(plan().predicted_step);
   for (const RunMember& member : setup->members) {
     members[member.agent.address()] = member.name;
     self->monitor(member.agent);
@@ -171,7 +184,8 @@ void RunState::begin_step() {
               begin.sequences += one.sequences;
             begin.hash_state = setup->state_hash_every != 0 &&
                                (step % setup->state_hash_every == 0 || step == setup->last_step);
-            begin.trace = step == setup->trace_step;
+            begin.trace = step == setup->trace_step || (drift && drift->wants_trace());
+            if (begin.trace) traced[step];
             alive();
             broadcast(begin);
           },
@@ -242,8 +256,42 @@ void RunState::commit() {
       tell(std::move(resent));
     }
   if (setup->planner) self->send(setup->planner, StepObserved{plan().epoch, step, row});
+  const Seconds seconds = row.seconds;
   tell(std::move(news));
+  if (drift) watch_drift(seconds);
   after_step();
+}
+
+/// Holds a committed step against the prediction.
+void RunState::watch_drift(Seconds seconds) {
+  if (step > setup->first_step && drift->step(seconds)) {
+    RunNews news;
+    news.kind = RunNews::Kind::drift_ended;
+    news.text = fmt::format(
+        "steps take {}, {:.2f} x the plan's {}", format_seconds(drift->recent_step()),
+        drift->recent_step() / plan().predicted_step, format_seconds(plan().predicted_step));
+    tell(std::move(news));
+  }
+  if (const auto found = traced.find(step); found != traced.end()) {
+    found->second.seconds = seconds;
+    look_at(step);
+  }
+}
+
+/// When a step is committed and all its spans are here: does it drift, and why?
+void RunState::look_at(std::uint64_t of_step) {
+  const auto found = traced.find(of_step);
+  if (!drift || found == traced.end() || found->second.seconds <= 0) return;
+  const Timeline timeline = timeline_of(found->second.spans);
+  if (timeline.spans.size() < action_count()) return;
+  const Drift seen =
+      explain_drift(plan().schedule, plan().timeline, timeline, found->second.seconds);
+  traced.erase(found);
+  if (!drift->wants_trace() || !drift->traced(seen)) return;
+  RunNews news;
+  news.kind = RunNews::Kind::drift;
+  news.text = to_text(seen, setup->device_names, setup->node_names);
+  tell(std::move(news));
 }
 
 void RunState::after_step() {
@@ -362,31 +410,50 @@ void RunState::shards_written(const ShardsWritten& written) {
   next();
 }
 
-/// Spans may come after the step's commit: each process sends its own when it is done.
-void RunState::played(const SpansPlayed& part) {
-  if (!setup || part.epoch != plan().epoch || part.step != setup->trace_step) {
-    ++stale;
-    return;
-  }
-  spans.insert(spans.end(), part.spans.begin(), part.spans.end());
+/// Of a step, transfers included.
+std::size_t RunState::action_count() const {
   std::size_t all = 0;
   for (const auto& lane : plan().schedule.devices) all += lane.size();
   for (const LinkLane& link : plan().schedule.links) all += link.actions.size();
-  if (spans.size() < all) return;
+  return all;
+}
+
+/// Times from the begin of the first span.
+Timeline RunState::timeline_of(const std::vector<PlayedSpan>& spans) const {
+  Timeline timeline;
+  if (spans.empty()) return timeline;
   double first = spans.front().begin.value();
   for (const PlayedSpan& span : spans) first = std::min(first, span.begin.value());
-  RunNews news;
-  news.kind = RunNews::Kind::trace;
   for (const PlayedSpan& span : spans) {
     const std::string lane = span.from == span.to
                                  ? fmt::format("d{}", span.from.value)
                                  : fmt::format("d{}>d{}", span.from.value, span.to.value);
-    news.timeline.spans.push_back(
+    timeline.spans.push_back(
         {span.action, lane, span.begin.value() - first, span.end.value() - first});
   }
-  sort_spans(news.timeline);
-  spans.clear();
-  tell(std::move(news));
+  sort_spans(timeline);
+  return timeline;
+}
+
+void RunState::played(const SpansPlayed& part) {
+  const auto found = setup && part.epoch == plan().epoch ? traced.find(part.step) : traced.end();
+  if (found == traced.end()) {
+    ++stale;
+    return;
+  }
+  std::vector<PlayedSpan>& spans = found->second.spans;
+  spans.insert(spans.end(), part.spans.begin(), part.spans.end());
+  if (spans.size() < action_count()) return;
+  if (part.step == setup->trace_step) {
+    RunNews news;
+    news.kind = RunNews::Kind::trace;
+    news.timeline = timeline_of(spans);
+    tell(std::move(news));
+  }
+  if (drift)
+    look_at(part.step);
+  else
+    traced.erase(found);
 }
 
 void RunState::watch() {

@@ -38,11 +38,15 @@ Result<RunOutcome> RunSession::train() {
   setup->checkpoint_every = spec_.checkpoint.every_steps;
   setup->checkpoints = !options_.checkpoint_folder.empty();
   setup->trace_step = options_.trace_step;
+  setup->watch_drift = true;
   Seconds longest = 0;
   for (const Span& span : plan_->timeline.spans) longest = std::max(longest, span.end - span.begin);
   setup->patience = std::max(spec_.request_timeout, 10 * longest);
   setup->devices = devices_;
-  for (const DeviceSpec& device : spec_.cluster.devices) setup->device_names.push_back(device.name);
+  for (const DeviceSpec& device : spec_.cluster.devices) {
+    setup->device_names.push_back(device.name);
+    setup->node_names.push_back(spec_.cluster.nodes.at(device.node.index()).name);
+  }
   for (const Member& member : members_)
     setup->members.push_back({member.process, member.name, member.agent});
   setup->data = data_;
@@ -145,6 +149,8 @@ void RunSession::hear(const RunNews& news, RunOutcome& outcome) {
       if (callbacks_.on_trace) callbacks_.on_trace(news.timeline);
       return;
     case RunNews::Kind::event: event("run", news.text); return;
+    case RunNews::Kind::drift: event("drift", news.text); return;
+    case RunNews::Kind::drift_ended: event("drift_ended", news.text); return;
     case RunNews::Kind::ended:
       ended_ = true;
       outcome.stopped = news.stopped;

@@ -45,6 +45,8 @@ circle.validation { fill: #d9694f; }
 .key { margin-right: 18px; white-space: nowrap; }
 .key i { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 6px;
   vertical-align: -1px; }
+.warning { background: #fdf3e7; border: 1px solid #eccfa6; border-radius: 8px; margin: 0 0 18px;
+  padding: 10px 16px; }
 ul { margin: 0; padding-left: 18px; }
 pre { font: 12.5px/1.45 ui-monospace, monospace; margin: 10px 0 0; white-space: pre-wrap; }
 code { font: 13px ui-monospace, monospace; background: #f1f4f7; padding: 1px 5px; border-radius: 3px; }
@@ -95,6 +97,16 @@ std::string tiles(const ReportInput& input, const MeasuredRun& measured) {
   return out + "</div>\n";
 }
 
+/// What drifted from the plan, where it is seen first.
+std::string drift_warnings(const ReportInput& input) {
+  std::string out;
+  for (const RunEvent& event : input.events)
+    if (event.kind == "drift")
+      out += fmt::format("<p class=\"warning\">After step {}: {}</p>\n", event.step,
+                         escape_html(event.text));
+  return out;
+}
+
 std::string events(const ReportInput& input) {
   if (input.events.empty()) return "<p>None.</p>\n";
   std::string out = "<ul>\n";
@@ -136,7 +148,7 @@ std::string report_html(const ReportInput& input) {
       input.plan.shape.microbatch_count, to_string(input.plan.shape.compute),
       to_string(input.plan.schedule_kind), input.cluster.devices.size() - input.plan.unused.size(),
       input.cluster.devices.size());
-  out += tiles(input, measured);
+  out += tiles(input, measured) + drift_warnings(input);
   std::vector<StepRow> all = input.earlier;
   all.insert(all.end(), input.steps.begin(), input.steps.end());
   out += section("Loss", loss_chart(all, input.evaluations, input.unigram_loss));

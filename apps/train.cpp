@@ -109,6 +109,8 @@ class Recorder {
     if (event.kind == "data_changed")
       progress_.note(fmt::format("warning: {}; from here on the run is not the one that was saved",
                                  event.text));
+    if (event.kind == "drift") progress_.note("warning: " + event.text);
+    if (event.kind == "drift_ended") progress_.note("as planned again: " + event.text);
     if (folder_) keep(folder_->add_event(event_line(event)));
   }
   void say(const std::string& text) {

@@ -75,6 +75,15 @@ TEST_CASE("the report needs nothing from elsewhere and escapes what it is told")
   CHECK(page.find("predicted 2.00 s (+100.0 %)") != std::string::npos);
 }
 
+TEST_CASE("a drift from the plan stands at the top of the report") {
+  ReportInput input = small_report();
+  CHECK(report_html(input).find("<p class=\"warning\">") == std::string::npos);
+  input.events.push_back({"drift", "steps take 3 s: link a<b", 7, {}});
+  CHECK(report_html(input).find(
+            "<p class=\"warning\">After step 7: steps take 3 s: link a&lt;b</p>") !=
+        std::string::npos);
+}
+
 TEST_CASE("the report stands losses that are not finite, and a run without steps") {
   ReportInput input = small_report();
   input.steps[2] = step_row(3, std::nan(""), 1.0);

@@ -296,4 +296,28 @@ TEST_CASE("data show prints the tokens of a step, the same ones each time") {
   CHECK(call(arguments).out == first.out);
 }
 
+TEST_CASE("a drift from the plan is said on the screen, in the events and in the report") {
+  const TemporaryFolder temporary;
+  std::vector<std::string> arguments = train(temporary.path(), "drift", 14);
+  for (const char* more :
+       {"node.0.device.0.kind=emulated", "node.0.device.0.model=v100_pcie_16",
+        "emulation.time_scale=3000", "emulation.launch=20 ns", "plan.plan=pinned", "plan.cuts=[5]",
+        "emulation.disturbance=[{device = \"cpu0\", factor = 2.0}]"}) {
+    arguments.emplace_back("--set");
+    arguments.emplace_back(more);
+  }
+  const Outcome run = call(arguments);
+  INFO(run.err);
+  REQUIRE(run.code == 0);
+  CHECK(run.err.find("warning: steps take ") != std::string::npos);
+  CHECK(run.err.find("arithmetic of stage 0 on cpu0 (d0)") != std::string::npos);
+  const auto events = lines_of(temporary.path() / "drift" / "events.jsonl");
+  CHECK(std::count_if(events.begin(), events.end(), [](const std::string& line) {
+          return nlohmann::json::parse(line)["event"] == "drift";
+        }) == 1);
+  std::ifstream report(temporary.path() / "drift" / "report.html");
+  const std::string page{std::istreambuf_iterator<char>(report), {}};
+  CHECK(page.find("<p class=\"warning\">After step ") != std::string::npos);
+}
+
 }  // namespace troupe
