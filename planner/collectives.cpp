@@ -9,7 +9,7 @@ namespace troupe {
 namespace {
 
 BytesPerSecond rate_of(const Group& group, const Interconnect& net) {
-  const double share = group.data_parallel ? net.data_achievable : net.node_achievable;
+  const double share = group.members > 2 ? net.ring_achievable : net.node_achievable;
   return group.within_node ? net.intra : net.node * share / group.sharing;
 }
 

@@ -16,9 +16,9 @@ struct Interconnect {
   double node_achievable = 0.85;   ///< share of it that collectives reach
   Seconds inter_start = 12e-6;     ///< of one message between nodes
   Seconds transfer_start = 20e-6;  ///< of one message between two stages
-  /// Share of the ports that reductions and gathers over many nodes reach: less than one pair of
-  /// nodes does, where the routes of many rings meet.
-  double data_achievable = 0.85;
+  /// Share of the ports that rings over many nodes reach: less than a pair of nodes does, where the
+  /// routes of many rings meet.
+  double ring_achievable = 0.85;
   /// Of each step of a ring of whole gathers, which many small tensors pay (NCCL 2.8's table of
   /// latencies, protocol Simple).
   Seconds ring_hop_within = 3.4e-6, ring_hop_between = 9.6e-6;
@@ -30,7 +30,6 @@ struct Group {
   double members = 1;
   bool within_node = true;
   double sharing = 1;
-  bool data_parallel = false;  ///< over many nodes: data_achievable holds
 };
 
 /// Ring of reduce-scatter and all-gather: 2 (g - 1)/g bytes over the slowest link, a start and

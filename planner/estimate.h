@@ -40,17 +40,22 @@ StepSeconds step_seconds(const TransformerStack& model,
                          const Framework& framework,
                          const TrainingCluster& cluster);
 
-/// Bytes on the first device of the pipeline, which holds the most microbatches.
+/// Bytes on one device of a stage.
 struct StepBytes {
   double weights = 0, gradients = 0, optimizer = 0;
   double activations = 0;  ///< of blocks, for the microbatches in flight
   double working = 0;      ///< what recomputation unfolds: one block, without its kept input
-  double ends = 0;         ///< embedding's mask; with one stage the logits in f32 and their input
-  double context = 0;
+  double ends = 0;         ///< embedding's mask on the first stage; logits and input of the last
+  double context = 0;      ///< of device and libraries, and what the allocator cannot use
   double total() const {
     return weights + gradients + optimizer + activations + working + ends + context;
   }
 };
+StepBytes stage_bytes(const TransformerStack& model,
+                      const Layout& layout,
+                      const Framework& framework,
+                      std::uint64_t stage);
+/// Of the stage that needs most.
 StepBytes step_bytes(const TransformerStack& model,
                      const Layout& layout,
                      const Framework& framework);

@@ -21,6 +21,8 @@ struct Layout {
   std::uint64_t microbatch = 1, batch = 1;  ///< sequences: of a microbatch, of a step in all
   Recompute recompute = Recompute::none;
   bool flash_attention = false;
+  /// Blocks of each stage in order, 0 where a stage has only an end; empty: as many on each.
+  std::vector<std::uint64_t> stage_blocks = {};
   std::uint64_t devices() const { return tensor * pipeline * data; }
   /// Of one replica in one step. Promise: batch is a multiple of data * microbatch.
   std::uint64_t microbatches() const { return batch / (data * microbatch); }
@@ -30,6 +32,7 @@ struct Layout {
 struct Framework {
   /// Host time of one eager op. A device waits where the host issues more slowly than it computes.
   Seconds host_per_op = 0;
+  bool waits_for_ops = false;  ///< the host issues an op when the last one has ended
   double forward_ops = 24, backward_ops = 44;  ///< eager ops of one block
   /// Bytes a parameter: weights, gradients as kept, gradients as reduced, optimizer.
   double weight_bytes = 2, gradient_bytes = 2, reduced_bytes = 2, optimizer_bytes = 12;
@@ -37,17 +40,41 @@ struct Framework {
   double update_bytes = 60;
   Seconds update_start = 4e-3;  ///< of the optimizer step: its host loops over tensors
   double context_bytes = 0;     ///< of device context and libraries, where memory is compared
+  double unusable_share = 0;    ///< of what is held: what the allocator takes and cannot use
   double efficiency = 1;        ///< fitted: divides the time of blocks and ends
   /// Tensors of one block that ZeRO-3 gathers one by one, and whether it does so beside arithmetic.
   double tensors_per_block = 12;
   bool overlaps_gathers = true;
+  /// Host time of a block for each rank of its tensor group, where the run spans nodes.
+  Seconds host_per_rank = 0;
+  /// Bytes moved a parameter to add the gradient of each microbatch to one kept apart.
+  double accumulate_bytes = 0;
+  bool reduction_hidden = false;    ///< beside the backward of the last microbatch
+  double reductions_per_block = 0;  ///< rings of reductions that start anew
+  /// With sequence parallelism the gathered inputs of both column-parallel products are kept,
+  /// instead of gathered again for backward.
+  bool keeps_gathered = false;
+  /// The gate of a gated feed-forward part is applied by ops of its own: one more inner tensor is
+  /// kept, and moved.
+  bool separate_gate = false;
+  double logit_bytes = 14;  ///< at the loss, per logit: 16 bits, f32, its softmax and gradients
 };
 
-/// A stack of equal blocks between a table of words and its tied output layer.
+/// A stack of equal blocks between a table of words and the output layer.
 struct TransformerStack {
   BlockShape block;
   std::uint64_t layers = 1;
+  bool tied = true;  ///< the output layer shares the table of the input
 };
+
+/// Blocks of stage `stage`: those of the layout, or an even share, rounded up.
+std::uint64_t blocks_of_stage(const TransformerStack& model,
+                              const Layout& layout,
+                              std::uint64_t stage);
+/// Blocks of each stage where the output layer counts as the blocks that it costs as much as: a
+/// stage is full when it reaches its share of the products (nanotron's rule).
+std::vector<std::uint64_t> stages_with_output(const TransformerStack& model,
+                                              std::uint64_t pipeline);
 
 /// Every reason why the layout cannot run, in words; empty: none.
 std::vector<std::string> layout_faults(const TransformerStack& model, const Layout& layout);

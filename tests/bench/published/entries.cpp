@@ -17,6 +17,8 @@ std::vector<Score> score_vtrain_multi(const std::filesystem::path& folder);
 std::vector<Score> score_vtrain_all_reduce(const std::filesystem::path& folder);
 std::vector<Score> score_megatron_sc21(const std::filesystem::path& folder);
 std::vector<Score> score_korthikanti(const std::filesystem::path& folder);
+std::vector<Score> score_bloom(const std::filesystem::path& folder);
+std::vector<Score> score_ultrascale(const std::filesystem::path& folder);
 std::vector<Score> score_sailor(const std::filesystem::path& folder);
 
 const std::vector<Entry>& entries() {
@@ -35,6 +37,8 @@ const std::vector<Entry>& entries() {
       {"vtrain_nccl_allreduce", score_vtrain_all_reduce},
       {"megatron_sc21", score_megatron_sc21},
       {"korthikanti_2022", score_korthikanti},
+      {"hf_ultrascale_h100", score_ultrascale},
+      {"bloom_prequel_a100", score_bloom},
       {"sailor_measured", score_sailor},
   };
   return all;

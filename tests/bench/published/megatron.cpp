@@ -38,7 +38,7 @@ Framework deepspeed_zero3() {
 /// 12.9 TB/s on 3072 devices (SC'21, section 5.9): 8.4 GB/s of a port's 25.
 TrainingCluster selene() {
   TrainingCluster out = a100_cluster(200e9);
-  out.net.data_achievable = 12.9e12 / (3072 / 2 * 25e9);
+  out.net.ring_achievable = 12.9e12 / (3072 / 2 * 25e9);
   return out;
 }
 
@@ -111,13 +111,13 @@ std::vector<Score> score_korthikanti(const std::filesystem::path& folder) {
                device_flops(model, layout));
       continue;
     }
-    double bytes = step_bytes(model, layout, megatron_lm()).activations;
+    double bytes = stage_bytes(model, layout, megatron_lm(), 0).activations;
     double unit = static_cast<double>(1_GiB);
     if (part) {
       Layout plain = layout;
       plain.sequence_parallel = false;
       plain.recompute = Recompute::none;
-      unit = step_bytes(model, plain, megatron_lm()).activations / 100;
+      unit = stage_bytes(model, plain, megatron_lm(), 0).activations / 100;
     }
     (layout.recompute == Recompute::selective ? selective : kept)
         .add(bytes / unit, row.number("value"));
