@@ -26,18 +26,37 @@ bool aligned(double size) {
   return std::fmod(size, 8) == 0;
 }
 
+FlopsPerSecond wide_peak(const AcceleratorRates& rates) {
+  return rates.wide_peak > 0 ? rates.wide_peak : rates.peak;
+}
+
+Seconds attention_seconds(const LayerOp& op, const AcceleratorRates& rates) {
+  const bool forward = op.kind == OpKind::attention_forward;
+  const double share = forward ? rates.attention_forward : rates.attention_backward;
+  return op.flops() / (wide_peak(rates) * share);
+}
+
 Seconds product_seconds(const LayerOp& op, const AcceleratorRates& rates) {
+  const bool wide = op.kind == OpKind::wide_product && rates.wide_peak > 0;
+  const FlopsPerSecond peak = wide ? rates.wide_peak : rates.peak;
   const bool whole_tiles = aligned(op.m) && aligned(std::min(op.n, op.k));
   const double whole = whole_tiles ? 1 : op.batch > 1 ? scalar_rate : 0.5;
-  const double share = rates.achievable * whole * op.k / (op.k + rates.ramp_k);
+  const double share =
+      (wide ? rates.wide_achievable : rates.achievable) * whole * op.k / (op.k + rates.ramp_k);
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : tiles) {
     const double count = std::ceil(op.m / tile.rows) * std::ceil(op.n / tile.columns) * op.batch;
     const double waves = std::ceil(count / rates.processors);
     const double paid = waves > 4 ? count + rates.processors / 2 : waves * rates.processors;
-    best = std::min(best, 2 * paid * tile.rows * tile.columns * op.k / (rates.peak * tile.rate));
+    best = std::min(best, 2 * paid * tile.rows * tile.columns * op.k / (peak * tile.rate));
   }
   return best / share;
+}
+
+Seconds arithmetic_seconds(const LayerOp& op, const AcceleratorRates& rates) {
+  if (op.m == 0) return 0;
+  const bool product = op.kind == OpKind::product || op.kind == OpKind::wide_product;
+  return product ? product_seconds(op, rates) : attention_seconds(op, rates);
 }
 
 }  // namespace
@@ -62,8 +81,7 @@ AcceleratorRates h100_rates() {
 Seconds op_seconds(const LayerOp& op, const AcceleratorRates& rates) {
   EXPECTS(rates.peak > 0 && rates.memory > 0 && rates.processors >= 1);
   const Seconds memory = op.bytes / (rates.memory * rates.memory_achievable);
-  const Seconds arithmetic = op.m > 0 ? product_seconds(op, rates) : 0;
-  return std::max(memory, arithmetic) + op.launches * rates.launch;
+  return std::max(memory, arithmetic_seconds(op, rates)) + op.launches * rates.launch;
 }
 
 Seconds ops_seconds(const LayerOps& ops, const AcceleratorRates& rates) {

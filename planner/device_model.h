@@ -16,6 +16,12 @@ struct AcceleratorRates {
   double processors = 1;            ///< multiprocessors: output tiles run in waves over them
   Seconds launch = 2.5e-6;          ///< between two kernels
   double ramp_k = 200;              ///< inner length at which a tile loses half to filling its pipe
+  /// Rate and best share of products in 16 bits, where `peak` is of a narrower type; 0: as `peak`.
+  FlopsPerSecond wide_peak = 0;
+  double wide_achievable = 0;
+  /// Shares of the 16-bit peak inside fused attention. FlashAttention-2 on A100: up to 73 % forward
+  /// and 63 % backward, less with short heads and a mask (Dao 2023, arXiv:2307.08691, figures 4-6).
+  double attention_forward = 0.6, attention_backward = 0.5;
 };
 
 /// A100-SXM4: 312 Tflop/s, 108 multiprocessors; 86.9 % is the best product that ml-engineering
@@ -27,8 +33,9 @@ AcceleratorRates h100_rates();
 
 /// Products: the best tile size, waves of tiles over the processors (up to four waves whole, more
 /// with half a wave lost), filling along k, half rate where a dimension is no multiple of 8, and
-/// none of the tensor cores' where each matrix of a batch is so; never faster than its bytes.
-/// Others: bytes over bandwidth. Each launch adds its latency.
+/// none of the tensor cores' where each matrix of a batch is so; never faster than its bytes. Fused
+/// attention: its share of the 16-bit peak. Others: bytes over bandwidth. Each launch adds its
+/// latency.
 Seconds op_seconds(const LayerOp& op, const AcceleratorRates& rates);
 Seconds ops_seconds(const LayerOps& ops, const AcceleratorRates& rates);
 
