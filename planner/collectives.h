@@ -42,6 +42,23 @@ Seconds all_gather_seconds(double bytes, const Group& group, const Interconnect&
 Seconds ring_latency_seconds(const Group& group, const Interconnect& net);
 /// Each member sends (g - 1)/g of its `bytes`, directly.
 Seconds all_to_all_seconds(double bytes, const Group& group, const Interconnect& net);
+/// Each member in turn sends its part of `bytes` to all others along a ring, one after the other:
+/// the bytes once over the slowest link, and a way round the ring for each.
+Seconds owner_broadcast_seconds(double bytes, const Group& group, const Interconnect& net);
+/// One step of a ring: every member sends `bytes` to its neighbour.
+Seconds ring_step_seconds(double bytes, const Group& group, const Interconnect& net);
+
+/// Tokens of one rank on their way to the experts of a group.
+struct ExpertRows {
+  double tokens = 0, row_bytes = 0;
+  double top_k = 1;  ///< experts of a token, spread evenly over the group
+};
+/// Every copy of a token goes over the links of its node; between nodes a token goes once to each
+/// node that has one of its experts and is copied there (DeepEP: both at a time). All devices of a
+/// node send at once.
+Seconds expert_exchange_seconds(const ExpertRows& rows,
+                                const Group& group,
+                                const Interconnect& net);
 /// Between two pipeline stages of `tensor` ranks each. Between nodes each rank sends its part over
 /// its own port and the parts are gathered within the node (SC'21, section 4.1).
 Seconds stage_transfer_seconds(double bytes,

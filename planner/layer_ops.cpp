@@ -125,12 +125,13 @@ void add_attention(BlockOps& out,
   const double rows = shape.sequence / cut.context;
   LayerOp scores = product(rows, shape.sequence, shape.query_width(), pairs);
   LayerOp context = product(rows, shape.context_width(), shape.sequence, pairs);
-  if (cut.flash_attention) {
+  if (cut.flash_attention) scores.bytes = context.bytes = 2 * half * sizes.tokens * sizes.context;
+  const bool fused = cut.flash_attention && cut.causal;
+  if (fused) {
     const double busiest = cut.context_balanced ? 1 : 2 - 1 / cut.context;
     for (LayerOp* op : {&scores, &context}) {
       op->kind = OpKind::attention_forward;
-      op->bytes = 2 * half * sizes.tokens * sizes.context;
-      if (cut.causal) op->share = busiest / 2;
+      op->share = busiest / 2;
     }
   }
   out.attention_forward = {scores, context};
@@ -139,7 +140,7 @@ void add_attention(BlockOps& out,
   if (cut.flash_attention) {
     out.attention_backward.push_back(scores);  // computed again instead of kept
     for (LayerOp& op : out.attention_backward) {
-      op.kind = OpKind::attention_backward;
+      if (fused) op.kind = OpKind::attention_backward;
       op.bytes = scores.bytes;
     }
     return;
@@ -267,7 +268,9 @@ double kept_bytes(const BlockShape& shape, const BlockCut& cut, Recompute recomp
   // Rows as the experts receive them and as they return them; probabilities in f32.
   if (shape.experts > 0)
     kept += 2 * half * sizes.routed * shape.hidden + 4 * sizes.whole / shape.hidden * shape.experts;
-  if (cut.flash_attention) return kept + 4 * sizes.tokens * shape.heads / cut.tensor;
+  // Inside a fused kernel one f32 of each row: the logarithm of its sum.
+  if (cut.flash_attention)
+    return kept + (cut.causal ? 4 * sizes.tokens * shape.heads / cut.tensor : 0);
   if (recompute == Recompute::none) kept += (shape.dropout ? 5 : 2) * sizes.scores;
   return kept;
 }

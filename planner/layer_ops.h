@@ -56,7 +56,9 @@ struct BlockCut {
   bool sequence_parallel = false;  ///< norms and residuals are cut along the sequence
   bool flash_attention = false;    ///< scores are never written to memory
   double context = 1;              ///< ranks; each holds a part of every sequence
-  bool causal = false;             ///< fused attention leaves out the masked half
+  /// With flash_attention: one fused kernel that leaves out the masked half, at the device's rates
+  /// for attention. Else its two products are priced by their shapes, masked half and all.
+  bool causal = false;
   /// With context parallelism and a causal mask: whether each rank has as much to do as the others.
   /// Contiguous parts leave the last rank 2 - 1/context times the mean.
   bool context_balanced = true;

@@ -23,7 +23,20 @@ struct Layout {
   bool flash_attention = false;
   /// Blocks of each stage in order, 0 where a stage has only an end; empty: as many on each.
   std::vector<std::uint64_t> stage_blocks = {};
-  std::uint64_t devices() const { return tensor * pipeline * data; }
+  /// Ranks that each hold a part of every sequence; ranks that divide the routed experts among
+  /// them, out of those of a stage.
+  std::uint64_t context = 1, expert = 1;
+  bool causal = false;           ///< fused attention leaves out the masked half
+  bool context_balanced = true;  ///< parts of a sequence have equal work under the mask
+  double expert_load = 1;        ///< tokens of the busiest rank over the mean
+  /// Ranks of a data (and context) group that share states out between them, where these are fewer
+  /// than all: ZeRO in groups, HSDP. 0: all.
+  std::uint64_t shard_group = 0;
+  double recomputed_blocks = 1;  ///< share of the blocks that `recompute` applies to
+  /// Instead of `recompute`: the outputs of every second product and of attention are kept, the
+  /// rest is computed again.
+  bool alternate_products = false;
+  std::uint64_t devices() const { return tensor * pipeline * data * context; }
   /// Of one replica in one step. Promise: batch is a multiple of data * microbatch.
   std::uint64_t microbatches() const { return batch / (data * microbatch); }
 };
@@ -57,7 +70,18 @@ struct Framework {
   /// The gate of a gated feed-forward part is applied by ops of its own: one more inner tensor is
   /// kept, and moved.
   bool separate_gate = false;
-  double logit_bytes = 14;  ///< at the loss, per logit: 16 bits, f32, its softmax and gradients
+  double logit_bytes = 14;    ///< at the loss, per logit: 16 bits, f32, its softmax and gradients
+  bool fused = false;         ///< pointwise ops are compiled into fewer kernels
+  double gathered_bytes = 2;  ///< of a parameter as it is gathered for arithmetic
+  double step_bytes = 0;      ///< temporaries of the optimizer step, per parameter it updates
+  double dispatch_bytes = 2;  ///< of an element of a token on its way to the experts
+  double tensor_exposed = 1, expert_exposed = 1;  ///< share of that traffic that nothing hides
+  bool gathers_layers = false;    ///< ZeRO-2 as FSDP's SHARD_GRAD_OP: weights kept for backward
+  bool gather_hidden = false;     ///< of updated parameters, beside the next forward
+  bool reduced_whole = false;     ///< sharded or not, gradients are all-reduced
+  bool owners_broadcast = false;  ///< each rank in turn sends the others what it has updated
+  bool transfers_hidden = false;  ///< between stages, but for filling and draining
+  bool balanced_stages = false;   ///< layers of a model are divided evenly, its ends counted in
 };
 
 /// A stack of equal blocks between a table of words and the output layer.

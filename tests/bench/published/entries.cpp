@@ -20,6 +20,10 @@ std::vector<Score> score_korthikanti(const std::filesystem::path& folder);
 std::vector<Score> score_bloom(const std::filesystem::path& folder);
 std::vector<Score> score_ultrascale(const std::filesystem::path& folder);
 std::vector<Score> score_sailor(const std::filesystem::path& folder);
+std::vector<Score> score_torchtitan(const std::filesystem::path& folder);
+std::vector<Score> score_internevo(const std::filesystem::path& folder);
+std::vector<Score> score_internevo_memory(const std::filesystem::path& folder);
+std::vector<Score> score_mosaicml(const std::filesystem::path& folder);
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all = {
@@ -40,6 +44,10 @@ const std::vector<Entry>& entries() {
       {"hf_ultrascale_h100", score_ultrascale},
       {"bloom_prequel_a100", score_bloom},
       {"sailor_measured", score_sailor},
+      {"torchtitan_llama", score_torchtitan},
+      {"internevo_7b_a100", score_internevo},
+      {"internevo_memory", score_internevo_memory},
+      {"mosaicml_mpt_fsdp", score_mosaicml},
   };
   return all;
 }

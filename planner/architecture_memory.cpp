@@ -1,0 +1,109 @@
+#include <algorithm>
+#include <vector>
+
+#include "planner/rank_share.h"
+#include "planner/result.h"
+#include "planner/sharded_data.h"
+
+namespace troupe {
+namespace {
+
+double real(std::uint64_t count) {
+  return static_cast<double>(count);
+}
+
+/// Bytes that a block keeps under the layout's recomputation.
+double kept_of(const BlockShape& shape, const BlockCut& cut, const Layout& layout) {
+  const double whole = kept_bytes(shape, cut, Recompute::none);
+  if (layout.alternate_products) {
+    // Of seven products the outputs of the first, third, fifth and last: queries, values, gate and
+    // the way down; the attention's output and the block's input.
+    const double tokens = shape.sequence * cut.microbatch / cut.context;
+    const double widths = 2 * shape.heads * shape.context_width() +
+                          shape.kv_heads * shape.context_width() + shape.ffn;
+    const double shared = cut.sequence_parallel ? cut.tensor : 1;
+    return 2 * tokens * (widths / cut.tensor + 2 * shape.hidden / shared);
+  }
+  const double again = layout.recomputed_blocks;
+  return again * kept_bytes(shape, cut, layout.recompute) + (1 - again) * whole;
+}
+
+/// Bytes of what differs between moments, on one stage.
+struct Moment {
+  double activations = 0, working = 0, ends = 0, gathered = 0;
+  double total() const { return activations + working + ends + gathered; }
+};
+
+Moment loss_moment(const ArchitectureRun& run,
+                   const Layout& layout,
+                   const Framework& framework,
+                   double kept) {
+  const double tokens = run.sequence * real(layout.microbatch) / real(layout.context);
+  Moment out;
+  out.activations = kept;
+  out.ends = framework.logit_bytes * tokens * run.model.vocabulary / real(layout.tensor);
+  out.ends += 4 * tokens * run.model.width / (layout.sequence_parallel ? real(layout.tensor) : 1);
+  if (layout.zero == ZeroStage::parameters && layout.pipeline == 1)
+    out.gathered = framework.gathered_bytes * rank_table(run, layout);
+  return out;
+}
+
+Moment backward_moment(const ArchitectureRun& run,
+                       const Layout& layout,
+                       const Framework& framework,
+                       double kept) {
+  const std::uint32_t last = run.model.blocks - 1;
+  const BlockShape shape = block_shape(run.model, last, run.sequence);
+  const BlockCut cut = cut_of(layout, framework);
+  Moment out;
+  out.activations = kept;
+  const bool again = layout.recompute == Recompute::full || layout.alternate_products;
+  if (again) out.working = kept_bytes(shape, cut, Recompute::none) - kept_of(shape, cut, layout);
+  if (layout.zero != ZeroStage::parameters || layout.pipeline > 1) return out;
+  std::vector<double> units;
+  for (std::uint32_t i = 0; i < run.model.blocks; ++i) {
+    const RankParameters block = rank_block(run, i, layout);
+    units.push_back(block.dense + block.experts);
+  }
+  // The gradient of a block, whole, until it is scattered.
+  out.gathered = framework.gathered_bytes * gathered_parameters(units, 1) +
+                 framework.gathered_bytes * gathered_parameters(units, 0);
+  return out;
+}
+
+}  // namespace
+
+StepBytes step_bytes(const ArchitectureRun& run, const Layout& layout, const Framework& framework) {
+  EXPECTS(layout_faults(run, layout).empty());
+  const RankParameters parameters = rank_stage(run, layout);
+  const Shards shards = shards_of(layout);
+  const auto held = [&](ZeroStage from) { return parameters.sharded(layout.zero >= from, shards); };
+  const double whole = parameters.dense + parameters.experts;
+  StepBytes out;
+  out.weights = held(ZeroStage::parameters) * framework.weight_bytes;
+  out.gradients = held(ZeroStage::gradients) * framework.gradient_bytes;
+  out.optimizer = held(ZeroStage::optimizer) * framework.optimizer_bytes;
+  out.context = framework.context_bytes;
+  // With a pipeline, weights stay gathered and gradients whole until the last microbatch is back.
+  if (layout.zero == ZeroStage::parameters && layout.pipeline > 1) {
+    out.weights += whole * framework.gathered_bytes;
+    out.gradients = whole * framework.reduced_bytes;
+  }
+  const BlockShape shape = block_shape(run.model, run.model.blocks - 1, run.sequence);
+  const double kept = kept_of(shape, cut_of(layout, framework), layout);
+  const double stages = real(layout.pipeline), blocks = run.model.blocks;
+  const double in_flight = std::min(first_stage_blocks(blocks, stages, real(layout.chunks)),
+                                    blocks / stages * real(layout.microbatches()));
+  const double last = layout.pipeline == 1 ? blocks : stage_blocks(run, layout);
+  Moment worst;
+  worst.working = held(ZeroStage::optimizer) * framework.step_bytes;
+  for (const Moment& moment : {loss_moment(run, layout, framework, kept * last),
+                               backward_moment(run, layout, framework, kept * in_flight)})
+    if (moment.total() > worst.total()) worst = moment;
+  out.activations = worst.activations;
+  out.working = worst.working + worst.gathered;
+  out.ends = worst.ends;
+  return out;
+}
+
+}  // namespace troupe
