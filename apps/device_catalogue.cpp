@@ -28,9 +28,9 @@ const RowKind accelerator_kind{
     "device",
     {"name", "vendor", "arch", "sm", "mem_type", "link", "cuda_min", "cuda_last", "flash_attn_lib",
      "certainty", "source", "remark"},
-    {"devices_per_card", "mem_gb", "mem_gbs", "fp32_tflops", "tf32_tflops", "fp16_tflops",
-     "bf16_tflops", "fp8_tflops", "fp4_tflops", "int8_tops", "fp16_fast_acc_tflops",
-     "link_gbs_total", "pcie_gen", "pcie_lanes", "pcie_gbs_dir", "tdp_w"},
+    {"devices_per_card", "multiprocessors", "mem_gb", "mem_gbs", "fp32_tflops", "tf32_tflops",
+     "fp16_tflops", "bf16_tflops", "bf16_measured_tflops", "fp8_tflops", "fp4_tflops", "int8_tops",
+     "fp16_fast_acc_tflops", "link_gbs_total", "pcie_gen", "pcie_lanes", "pcie_gbs_dir", "tdp_w"},
     {"fp32_tflops", "mem_gb", "mem_gbs"}};
 const RowKind cpu_kind{"cpu",
                        {"name", "vendor", "arch", "mem_type", "certainty", "source", "remark"},
@@ -125,6 +125,11 @@ CatalogueDevice accelerator_of(const ConfigNode::Entry& entry) {
   auto device = begun<CatalogueDevice>(entry);
   device.fp32 = number_of(row, "fp32_tflops") * 1e12 / per_card;
   device.bf16 = number_of(row, "bf16_tflops") * 1e12 / per_card;
+  device.bf16_measured = number_of(row, "bf16_measured_tflops") * 1e12 / per_card;
+  device.fp16 = number_of(row, "fp16_tflops") * 1e12 / per_card;
+  device.processors = number_of(row, "multiprocessors") / per_card;
+  const double linked = number_of(row, "link_gbs_total") / 2;
+  device.peer_rate = std::max(linked, number_of(row, "pcie_gbs_dir")) * 1e9;
   device.memory = static_cast<Bytes>(std::llround(number_of(row, "mem_gb") * 1e9 / per_card));
   device.memory_rate = number_of(row, "mem_gbs") * 1e9 / per_card;
   return device;
@@ -211,6 +216,16 @@ DeviceRates achievable_rates(const CatalogueDevice& device, Seconds launch, doub
   rates.memory = device.memory_rate * memory_efficiency / time_scale;
   rates.launch = launch * time_scale;
   return rates;
+}
+
+std::optional<AcceleratorRates> accelerator_rates(const CatalogueDevice& device) {
+  AcceleratorRates out;
+  out.peak = std::max(device.bf16, device.fp16);
+  out.memory = device.memory_rate;
+  out.processors = device.processors;
+  if (device.bf16_measured > 0) out.achievable = device.bf16_measured / device.bf16;
+  if (out.peak <= 0 || out.processors < 1 || device.peer_rate <= 0) return std::nullopt;
+  return out;
 }
 
 }  // namespace troupe

@@ -2,12 +2,14 @@
 /// hardware elsewhere are priced with. Its text form is conf/devices.toml.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "apps/config_tree.h"
 #include "planner/cost.h"
+#include "planner/device_model.h"
 
 namespace troupe {
 
@@ -22,8 +24,13 @@ struct CatalogueRow {
 /// One accelerator (half a card where a card holds two). Peaks are dense vendor peaks.
 struct CatalogueDevice : CatalogueRow {
   FlopsPerSecond fp32 = 0;
-  FlopsPerSecond bf16 = 0;  ///< 0: the device has no bf16
-  Bytes memory = 0;         ///< GB as 10^9
+  FlopsPerSecond bf16 = 0;           ///< 0: the device has no bf16
+  FlopsPerSecond bf16_measured = 0;  ///< the best product that was measured; 0: not known
+  FlopsPerSecond fp16 = 0;           ///< with f32 accumulation; 0: not known
+  double processors = 0;             ///< multiprocessors or compute units; 0: not known
+  /// To a device of the same node, one direction: NVLink or its like, else PCIe.
+  BytesPerSecond peer_rate = 0;
+  Bytes memory = 0;  ///< GB as 10^9
   BytesPerSecond memory_rate = 0;
 };
 
@@ -65,5 +72,9 @@ const DeviceCatalogue& built_in_catalogue();
 /// What the device is taken to reach: 0.6 of a matrix peak, 0.8 of the memory rate, `launch` per
 /// op; all `time_scale` times slower.
 DeviceRates achievable_rates(const CatalogueDevice& device, Seconds launch, double time_scale);
+
+/// For pricing layouts in 16 bits (planner/device_model.h). Nothing where the row lacks a rate in
+/// 16 bits, multiprocessors, or the way to its peers.
+std::optional<AcceleratorRates> accelerator_rates(const CatalogueDevice& device);
 
 }  // namespace troupe

@@ -103,6 +103,7 @@ void setup(CLI::App& app, ChosenCommand& chosen) {
   add_node(app, chosen);
   add_plan(app, chosen);
   add_profile(app, chosen);
+  add_estimate(app, chosen);
   add_check(app, chosen);
   add_generate(app, chosen);
   add_checkpoint(app, chosen);

@@ -38,63 +38,105 @@ std::vector<T> or_all(const std::vector<T>& chosen, std::vector<T> all) {
 }
 
 /// A pipeline divides its layers, or leaves one more on some stages.
-Counts pipelines(const TransformerStack& model, std::uint64_t devices, const Counts& chosen) {
-  return allowed(divisors(devices, model.layers), chosen);
+Counts pipelines(const ArchitectureRun& run, std::uint64_t devices, const Counts& chosen) {
+  return allowed(divisors(devices, run.model.blocks), chosen);
 }
 
-Counts chunk_counts(const TransformerStack& model, const Layout& layout, const Counts& chosen) {
+Counts chunk_counts(const ArchitectureRun& run, const Layout& layout, const Counts& chosen) {
   if (layout.pipeline == 1 || layout.microbatches() % layout.pipeline != 0 ||
-      model.layers % layout.pipeline != 0)
+      run.model.blocks % layout.pipeline != 0)
     return allowed({1}, chosen);
-  return allowed(divisors(model.layers / layout.pipeline, 8), chosen);
+  return allowed(divisors(run.model.blocks / layout.pipeline, 8), chosen);
+}
+
+/// Ranks of a stage that may divide the routed experts.
+Counts expert_counts(const ArchitectureRun& run, const Layout& layout, const Counts& chosen) {
+  if (!run.model.has_experts()) return allowed({1}, chosen);
+  Counts out;
+  for (const std::uint64_t ranks : divisors(run.model.moe.experts, run.model.moe.experts))
+    if ((layout.data * layout.tensor * layout.context) % ranks == 0) out.push_back(ranks);
+  return allowed(out, chosen);
+}
+
+/// How states are shared out and what is computed again.
+struct Policies {
+  std::vector<ZeroStage> zero;
+  std::vector<Recompute> recompute;
+};
+
+Policies policies_of(const LayoutChoices& choices) {
+  Policies out;
+  out.zero = or_all(choices.zero, {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients,
+                                   ZeroStage::parameters});
+  // Flash attention keeps no scores: there is nothing to select.
+  out.recompute = or_all(choices.recompute,
+                         choices.flash_attention
+                             ? std::vector{Recompute::none, Recompute::full}
+                             : std::vector{Recompute::none, Recompute::selective, Recompute::full});
+  return out;
+}
+
+/// Calls `use` with the layout under every policy that it can have.
+template <class Use>
+void for_each_policy(const Layout& cut, const Policies& policies, const Use& use) {
+  Layout layout = cut;
+  for (const ZeroStage zero : policies.zero) {
+    if (zero != ZeroStage::none && layout.data == 1) continue;
+    if (zero > ZeroStage::optimizer && layout.pipeline > 1) continue;
+    layout.zero = zero;
+    for (const Recompute recompute : policies.recompute) {
+      layout.recompute = recompute;
+      use(layout);
+    }
+  }
+}
+
+/// Calls `use` with every way to divide devices into tensor, pipeline, context and data groups.
+template <class Use>
+void for_each_grid(const ArchitectureRun& run,
+                   const DeviceGroup& group,
+                   const LayoutChoices& choices,
+                   const Use& use) {
+  const auto per_node = whole(group.cluster.net.devices_per_node);
+  const Counts contexts = choices.context.empty() ? Counts{1} : choices.context;
+  for (const std::uint64_t tensor : allowed(divisors(group.devices, per_node), choices.tensor))
+    for (const std::uint64_t pipeline : pipelines(run, group.devices / tensor, choices.pipeline))
+      for (const std::uint64_t context : contexts) {
+        if (context == 0 || group.devices / tensor / pipeline % context != 0) continue;
+        Layout layout;
+        layout.tensor = tensor;
+        layout.pipeline = pipeline;
+        layout.context = context;
+        layout.data = group.devices / tensor / pipeline / context;
+        layout.sequence_parallel = tensor > 1;
+        layout.flash_attention = choices.flash_attention;
+        layout.causal = choices.flash_attention;
+        use(layout);
+      }
 }
 
 /// Calls `use` with every legal layout.
 template <class Use>
-void for_each_layout(const TransformerStack& model,
+void for_each_layout(const ArchitectureRun& run,
                      const DeviceGroup& group,
                      std::uint64_t batch,
                      const LayoutChoices& choices,
                      const Use& use) {
-  const auto zeros = or_all(choices.zero, {ZeroStage::none, ZeroStage::optimizer,
-                                           ZeroStage::gradients, ZeroStage::parameters});
-  const auto recomputes =
-      or_all(choices.recompute, {Recompute::none, Recompute::selective, Recompute::full});
-  const auto try_layout = [&](Layout layout) {
-    if (!layout_faults(model, layout).empty()) return;
-    for (const std::uint64_t chunks : chunk_counts(model, layout, choices.chunks)) {
-      layout.chunks = chunks;
-      for (const ZeroStage zero : zeros) {
-        if (zero != ZeroStage::none && layout.data == 1) continue;
-        if (zero > ZeroStage::optimizer && layout.pipeline > 1) continue;
-        layout.zero = zero;
-        for (const Recompute recompute : recomputes) {
-          // Flash attention keeps no scores: there is nothing to select.
-          if (recompute == Recompute::selective && choices.flash_attention) continue;
-          layout.recompute = recompute;
-          use(layout);
-        }
-      }
-    }
-  };
-  const auto per_node = whole(group.cluster.net.devices_per_node);
-  for (const std::uint64_t tensor : allowed(divisors(group.devices, per_node), choices.tensor))
-    for (const std::uint64_t pipeline :
-         pipelines(model, group.devices / tensor, choices.pipeline)) {
-      Layout layout;
-      layout.tensor = tensor;
-      layout.pipeline = pipeline;
-      layout.data = group.devices / tensor / pipeline;
-      layout.sequence_parallel = tensor > 1;
-      layout.flash_attention = choices.flash_attention;
-      layout.batch = batch;
-      if (batch % layout.data != 0) continue;
+  const Policies policies = policies_of(choices);
+  for_each_grid(run, group, choices, [&](Layout layout) {
+    layout.batch = batch;
+    if (batch % layout.data != 0) return;
+    for (const std::uint64_t expert : expert_counts(run, layout, choices.expert))
       for (const std::uint64_t microbatch :
            allowed(divisors(batch / layout.data, 64), choices.microbatch)) {
+        layout.expert = expert;
         layout.microbatch = microbatch;
-        try_layout(layout);
+        for (const std::uint64_t chunks : chunk_counts(run, layout, choices.chunks)) {
+          layout.chunks = chunks;
+          if (layout_faults(run, layout).empty()) for_each_policy(layout, policies, use);
+        }
       }
-    }
+  });
 }
 
 bool faster(const PricedLayout& a, const PricedLayout& b) {
@@ -104,7 +146,7 @@ bool faster(const PricedLayout& a, const PricedLayout& b) {
 }
 
 /// The layout with another batch, or nothing where it cannot cut that.
-std::optional<PricedLayout> with_batch(const TransformerStack& model,
+std::optional<PricedLayout> with_batch(const ArchitectureRun& run,
                                        const DeviceGroup& group,
                                        std::uint64_t batch,
                                        const Framework& framework,
@@ -112,8 +154,8 @@ std::optional<PricedLayout> with_batch(const TransformerStack& model,
   if (batch == 0 || batch % (layout.data * layout.microbatch) != 0) return std::nullopt;
   layout.batch = batch;
   if (layout.chunks > 1 && layout.microbatches() % layout.pipeline != 0) return std::nullopt;
-  PricedLayout out{layout, step_seconds(model, layout, framework, group.cluster),
-                   step_bytes(model, layout, framework)};
+  PricedLayout out{layout, step_seconds(run, layout, framework, group.cluster),
+                   step_bytes(run, layout, framework)};
   if (out.bytes.total() > group.memory) return std::nullopt;
   return out;
 }
@@ -124,7 +166,7 @@ struct Offers {
   std::vector<std::optional<PricedLayout>> layouts;
 };
 
-Offers offers_of(const TransformerStack& model,
+Offers offers_of(const ArchitectureRun& run,
                  const DeviceGroup& group,
                  std::uint64_t batch,
                  const Framework& framework,
@@ -137,10 +179,10 @@ Offers offers_of(const TransformerStack& model,
   // multiple of the replicas that the group may hold.
   for (std::uint64_t ranked = batch; ranked >= 1; ranked /= 2) {
     for (const PricedLayout& candidate :
-         search_layouts(model, group, ranked, framework, choices, keep).best) {
+         search_layouts(run, group, ranked, framework, choices, keep).best) {
       const std::uint64_t grain = candidate.layout.data * candidate.layout.microbatch;
       for (std::uint64_t share = grain; share <= batch; share += grain) {
-        auto priced = with_batch(model, group, share, framework, candidate.layout);
+        auto priced = with_batch(run, group, share, framework, candidate.layout);
         if (!priced || priced->seconds.total() >= out.seconds[share]) continue;
         out.seconds[share] = priced->seconds.total();
         out.layouts[share] = std::move(priced);
@@ -185,7 +227,14 @@ std::vector<Ends> join(const std::vector<Offers>& offers, std::uint64_t batch) {
 
 }  // namespace
 
-LayoutSearch search_layouts(const TransformerStack& model,
+double model_flops(const ArchitectureRun& run, std::uint64_t batch) {
+  Layout one;
+  one.batch = batch;
+  one.causal = one.flash_attention = false;
+  return device_flops(run, one);
+}
+
+LayoutSearch search_layouts(const ArchitectureRun& run,
                             const DeviceGroup& group,
                             std::uint64_t batch,
                             const Framework& framework,
@@ -193,24 +242,24 @@ LayoutSearch search_layouts(const TransformerStack& model,
                             std::size_t keep) {
   EXPECTS(group.devices > 0 && batch > 0);
   LayoutSearch out;
-  for_each_layout(model, group, batch, choices, [&](const Layout& layout) {
+  for_each_layout(run, group, batch, choices, [&](const Layout& layout) {
     ++out.considered;
-    PricedLayout priced{layout, {}, step_bytes(model, layout, framework)};
+    PricedLayout priced{layout, {}, step_bytes(run, layout, framework)};
     if (!out.smallest || priced.bytes.total() < out.smallest->bytes.total()) out.smallest = priced;
     if (priced.bytes.total() > group.memory) return;
     ++out.fitting;
-    priced.seconds = step_seconds(model, layout, framework, group.cluster);
+    priced.seconds = step_seconds(run, layout, framework, group.cluster);
     const auto place = std::upper_bound(out.best.begin(), out.best.end(), priced, faster);
     if (place == out.best.end() && out.best.size() == keep) return;
     out.best.insert(place, priced);
     if (out.best.size() > keep) out.best.pop_back();
   });
   if (out.smallest)
-    out.smallest->seconds = step_seconds(model, out.smallest->layout, framework, group.cluster);
+    out.smallest->seconds = step_seconds(run, out.smallest->layout, framework, group.cluster);
   return out;
 }
 
-std::optional<SharedStep> share_batch(const TransformerStack& model,
+std::optional<SharedStep> share_batch(const ArchitectureRun& run,
                                       const std::vector<DeviceGroup>& groups,
                                       std::uint64_t batch,
                                       BytesPerSecond between,
@@ -219,10 +268,9 @@ std::optional<SharedStep> share_batch(const TransformerStack& model,
                                       std::size_t keep) {
   std::vector<Offers> offers;
   for (const DeviceGroup& group : groups)
-    offers.push_back(offers_of(model, group, batch, framework, choices, keep));
+    offers.push_back(offers_of(run, group, batch, framework, choices, keep));
   const std::vector<Ends> ends = join(offers, batch);
-  const double parameters = block_weights(model.block, 1) * static_cast<double>(model.layers) +
-                            model.block.vocabulary * model.block.hidden;
+  const auto parameters = static_cast<double>(parameter_count(run.model));
   SharedStep out;
   out.seconds = never;
   std::size_t members = 0;

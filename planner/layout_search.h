@@ -1,6 +1,6 @@
 /// The best ways to cut a model over many accelerators: every legal layout is priced
-/// (planner/estimate.h), what does not fit is set aside, the fastest come first. Groups of unlike
-/// devices train as replicas that get unequal shares of the batch.
+/// (planner/architecture_estimate.h), what does not fit is set aside, the fastest come first.
+/// Groups of unlike devices train as replicas that get unequal shares of the batch.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/estimate.h"
+#include "planner/architecture_estimate.h"
 
 namespace troupe {
 
@@ -22,7 +22,7 @@ struct DeviceGroup {
 
 /// What the search may choose from. An empty list: every legal value.
 struct LayoutChoices {
-  std::vector<std::uint64_t> tensor, pipeline, microbatch, chunks;
+  std::vector<std::uint64_t> tensor, pipeline, context, expert, microbatch, chunks;
   std::vector<ZeroStage> zero;
   std::vector<Recompute> recompute;
   bool flash_attention = true;
@@ -41,12 +41,16 @@ struct LayoutSearch {
   std::optional<PricedLayout> smallest;  ///< of all: it needs the least memory
 };
 
+/// Flops of one step, of the model alone.
+double model_flops(const ArchitectureRun& run, std::uint64_t batch);
+
 /// Tensor groups stay within a node and divide heads, stages divide the rest, replicas are what is
-/// left; tensor groups above one are sequence-parallel. Chunks above one need as many microbatches
-/// as a multiple of the stages (Narayanan et al. 2021, section 2.2.2). ZeRO's stages 2 and 3 go
-/// with one pipeline stage only. Equal times: the layout that needs less memory. Promise: devices,
-/// batch > 0.
-LayoutSearch search_layouts(const TransformerStack& model,
+/// left; experts are divided over ranks of one stage where the model has some; a sequence is
+/// divided (context) only where that is asked for; tensor groups above one are sequence-parallel.
+/// Chunks above one need as many microbatches as a multiple of the stages (Narayanan et al. 2021,
+/// section 2.2.2). ZeRO's stages 2 and 3 go with one pipeline stage only. Equal times: the layout
+/// that needs less memory. Promise: devices, batch > 0.
+LayoutSearch search_layouts(const ArchitectureRun& run,
                             const DeviceGroup& group,
                             std::uint64_t batch,
                             const Framework& framework,
@@ -68,7 +72,7 @@ struct SharedStep {
 /// layouts of each group as candidates. `between` is the bandwidth of one node's network between
 /// groups; the gradients of the whole model pass over it once each way. Nothing where no group
 /// holds the model.
-std::optional<SharedStep> share_batch(const TransformerStack& model,
+std::optional<SharedStep> share_batch(const ArchitectureRun& run,
                                       const std::vector<DeviceGroup>& groups,
                                       std::uint64_t batch,
                                       BytesPerSecond between,

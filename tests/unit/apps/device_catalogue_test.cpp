@@ -45,7 +45,22 @@ TEST_CASE("the device catalogue holds every row of the published table, figure b
       CHECK(agrees(device->find(column), field));
       if (!field.empty()) ++written;
     }
+    // What the table does not have.
+    for (const char* own : {"multiprocessors", "bf16_measured_tflops"})
+      if (device->find(own) != nullptr) ++written;
     CHECK(device->entries.size() == written);
+  }
+}
+
+TEST_CASE("every accelerator of the catalogue can be priced, none reaches more than its peak") {
+  for (const CatalogueDevice& device : built_in_catalogue().accelerators) {
+    CAPTURE(device.id);
+    const auto rates = accelerator_rates(device);
+    REQUIRE(rates.has_value());
+    CHECK(rates->achievable > 0.4);
+    CHECK(rates->achievable < 1);
+    CHECK(rates->processors >= 40);
+    CHECK(rates->processors <= 304);
   }
 }
 

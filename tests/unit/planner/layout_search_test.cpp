@@ -8,15 +8,18 @@
 namespace troupe {
 namespace {
 
-TransformerStack gpt(std::uint64_t layers, double hidden) {
-  TransformerStack out;
-  out.block = {.hidden = hidden,
-               .heads = hidden / 64,
-               .kv_heads = hidden / 64,
-               .ffn = 4 * hidden,
-               .sequence = 1024,
-               .vocabulary = 50304};
-  out.layers = layers;
+ArchitectureRun gpt(std::uint32_t blocks, std::uint32_t width) {
+  ArchitectureRun out;
+  out.model.family = "gpt2";
+  out.model.blocks = blocks;
+  out.model.width = width;
+  out.model.attention.heads = out.model.attention.kv_heads = width / 64;
+  out.model.attention.head_width = 64;
+  out.model.ffn_width = 4 * width;
+  out.model.ffn_matrices = 2;
+  out.model.vocabulary = 50304;
+  out.model.context = 1024;
+  out.sequence = 1024;
   return out;
 }
 
@@ -31,7 +34,7 @@ DeviceGroup slowed(DeviceGroup group, double times) {
 }
 
 /// Without looking at how the search enumerates: every combination of small numbers.
-std::optional<PricedLayout> by_brute_force(const TransformerStack& model,
+std::optional<PricedLayout> by_brute_force(const ArchitectureRun& model,
                                            const DeviceGroup& group,
                                            std::uint64_t batch) {
   std::optional<PricedLayout> best;
@@ -51,7 +54,7 @@ std::optional<PricedLayout> by_brute_force(const TransformerStack& model,
     layout.zero = static_cast<ZeroStage>(digit(4));
     layout.recompute = static_cast<Recompute>(digit(3));
     layout.batch = batch;
-    layout.flash_attention = true;
+    layout.flash_attention = layout.causal = true;
     layout.sequence_parallel = layout.tensor > 1;
     if (layout.tensor * layout.pipeline * layout.data != group.devices) continue;
     if (layout.microbatch == 0 || layout.chunks == 0) continue;
@@ -59,7 +62,7 @@ std::optional<PricedLayout> by_brute_force(const TransformerStack& model,
     if (layout.recompute == Recompute::selective) continue;
     if (layout.chunks > 1 &&
         (layout.pipeline == 1 || layout.microbatches() % layout.pipeline != 0 ||
-         model.layers % (layout.pipeline * layout.chunks) != 0))
+         model.model.blocks % (layout.pipeline * layout.chunks) != 0))
       continue;
     if (layout.zero != ZeroStage::none && layout.data == 1) continue;
     if (layout.zero > ZeroStage::optimizer && layout.pipeline > 1) continue;
@@ -73,7 +76,7 @@ std::optional<PricedLayout> by_brute_force(const TransformerStack& model,
 
 TEST_CASE("the layout found is the best of all that fit") {
   for (const double memory : {80e9, 16e9, 8e9, 5e9}) {
-    const TransformerStack model = gpt(8, 2048);
+    const ArchitectureRun model = gpt(8, 2048);
     const DeviceGroup group = a100s(8, memory);
     const LayoutSearch found = search_layouts(model, group, 16, {});
     const auto best = by_brute_force(model, group, 16);
@@ -93,7 +96,7 @@ TEST_CASE("the layout found is the best of all that fit") {
 }
 
 TEST_CASE("more memory is never slower, and what fits nowhere is told by what needs least") {
-  const TransformerStack model = gpt(8, 2048);
+  const ArchitectureRun model = gpt(8, 2048);
   Seconds before = std::numeric_limits<Seconds>::infinity();
   for (double memory = 4e9; memory < 100e9; memory *= 1.5) {
     const LayoutSearch found = search_layouts(model, a100s(8, memory), 16, {});
@@ -126,7 +129,7 @@ TEST_CASE("pinned values are kept") {
 }
 
 TEST_CASE("unlike groups get shares that no other division of the batch beats") {
-  const TransformerStack model = gpt(8, 2048);
+  const ArchitectureRun model = gpt(8, 2048);
   const std::vector<DeviceGroup> groups{a100s(4), slowed(a100s(4), 3), slowed(a100s(2), 5)};
   constexpr std::uint64_t batch = 24;
   const auto found = share_batch(model, groups, batch, 50e9, {}, {}, 64);
@@ -136,8 +139,7 @@ TEST_CASE("unlike groups get shares that no other division of the batch beats") 
   CHECK(sum == batch);
   CHECK(found->shares[0].batch > found->shares[1].batch);
   // Every division, each group with the best layout that a search for its share finds.
-  const double parameters =
-      block_weights(model.block, 1) * 8 + model.block.vocabulary * model.block.hidden;
+  const auto parameters = static_cast<double>(parameter_count(model.model));
   std::vector<std::vector<Seconds>> own(groups.size());
   for (std::size_t g = 0; g < groups.size(); ++g)
     for (std::uint64_t share = 0; share <= batch; ++share) {
@@ -163,7 +165,7 @@ TEST_CASE("unlike groups get shares that no other division of the batch beats") 
 }
 
 TEST_CASE("L046 cards of half the speed and half the memory get half the batch") {
-  const TransformerStack model = gpt(8, 2048);
+  const ArchitectureRun model = gpt(8, 2048);
   const std::vector<DeviceGroup> groups{a100s(1, 80e9), slowed(a100s(1, 40e9), 2)};
   const auto found = share_batch(model, groups, 48, 1e15, {});
   REQUIRE(found.has_value());
@@ -173,7 +175,7 @@ TEST_CASE("L046 cards of half the speed and half the memory get half the batch")
 }
 
 TEST_CASE("a group that would only slow the step gets nothing") {
-  const TransformerStack model = gpt(8, 2048);
+  const ArchitectureRun model = gpt(8, 2048);
   const std::vector<DeviceGroup> groups{a100s(8), slowed(a100s(1), 1000)};
   const auto found = share_batch(model, groups, 32, 50e9, {});
   REQUIRE(found.has_value());
