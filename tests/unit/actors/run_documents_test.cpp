@@ -30,6 +30,7 @@ RunSpec rich_spec() {
   spec.cluster.devices[1].kind = DeviceKind::emulated;
   spec.cluster.devices[1].measured[LayerKind::head] = {1.0 / 7, 2, 3, 4, 5};
   spec.cluster.overrides[{1, 0}] = {1.0 / 3, 1e9};
+  spec.cluster.disturbances.push_back({DeviceId{1}, DeviceId{0}, 1.0 / 3, 20});
   spec.cluster.copy_between_devices = true;
   spec.joining_nodes = {NodeId{1}};
   spec.plan.pinned = {{{0, 3}, DeviceId{1}}, {{3, 6}, DeviceId{0}}};
@@ -55,6 +56,9 @@ TEST_CASE("a run's description comes back with the same bits") {
   CHECK(back->data.files == spec.data.files);
   CHECK(back->cluster.devices[1].measured.at(LayerKind::head).forward == 1.0 / 7);
   CHECK(back->cluster.link(DeviceId{1}, DeviceId{0}).latency == 1.0 / 3);
+  CHECK(back->cluster.disturbances == spec.cluster.disturbances);
+  CHECK(back->cluster.disturbed(DeviceId{1}, DeviceId{0}, 20) == 1.0 / 3);
+  CHECK(back->cluster.disturbed(DeviceId{1}, DeviceId{0}, 19) == 1);
   CHECK(back->plan.pinned == spec.plan.pinned);
 }
 
