@@ -12,7 +12,7 @@ namespace troupe {
 namespace {
 
 /// Of one stage. As every kind runs in microbatch order, the n-th entry of a kind is microbatch n,
-/// and a lane is legal where no prefix holds more I than F, more W than I, or too many in flight.
+/// and a lane is legal where no prefix holds more I than F, more W than I, or too much memory.
 using Lane = std::vector<Op>;
 using Lanes = std::vector<Lane>;
 
@@ -29,6 +29,14 @@ struct Progress {
   Seconds begin = 0;  ///< of the first action
   Seconds now = 0;    ///< end of the last action
 };
+
+/// Whether a stage that has started so many F, I and W is within its memory.
+bool fits(const std::array<std::uint32_t, kind_count>& count,
+          const ZeroBubbleProblem& problem,
+          std::size_t stage) {
+  const double held = (count[0] - count[1]) + problem.deferred_share * (count[1] - count[2]);
+  return held <= problem.in_flight_limits[stage] + 1e-9;
+}
 
 /// How good lanes are: the longest span, then the sum of all, so that a step on a plateau counts.
 using Quality = std::pair<Seconds, Seconds>;
@@ -135,7 +143,8 @@ class Greedy {
       : problem_(problem),
         rule_(rule),
         player_(problem),
-        stages_(static_cast<std::uint32_t>(problem.forward.size())) {}
+        stages_(static_cast<std::uint32_t>(problem.forward.size())),
+        rounding_(1e-6 * *std::min_element(problem.forward.begin(), problem.forward.end())) {}
 
   std::pair<Lanes, Quality> play() {
     player_.clear();
@@ -145,7 +154,7 @@ class Greedy {
       Op op = Op::forward;
       for (std::uint32_t s = 0; s < stages_; ++s) {
         const auto choice = choose(s);
-        if (!choice || (first && first->first <= choice->first)) continue;
+        if (!choice || (first && first->first <= choice->first + rounding_)) continue;
         first = {choice->first, s};
         op = choice->second;
       }
@@ -168,20 +177,22 @@ class Greedy {
   std::optional<std::pair<Seconds, Op>> choose(std::uint32_t s) const {
     const Progress& at = player_.progress(s);
     const auto [forwards, inputs, weights] = at.count;
-    const bool room = forwards - weights < problem_.in_flight_limits[s] &&
+    const bool room = fits({forwards + 1, inputs, weights}, problem_, s) &&
                       (inputs > 0 || forwards < warm_up_limit(s));
     const Seconds forward = forwards < problem_.microbatches && room
                                 ? player_.arrival(s, Op::forward, forwards)
                                 : unknown;
     const Seconds input =
         inputs < forwards ? player_.arrival(s, Op::backward_input, inputs) : unknown;
-    if (input <= at.now) return std::pair{at.now, Op::backward_input};
+    // What is there but for rounding is there: sums in another order must not change the rule.
+    const Seconds soon = at.now + rounding_;
+    if (input <= soon) return std::pair{std::max(at.now, input), Op::backward_input};
     const bool timely =
-        rule_.late_input || std::max(forward, at.now) + problem_.forward[s] <= input;
-    if (forward <= at.now && timely) return std::pair{at.now, Op::forward};
+        rule_.late_input || std::max(forward, at.now) + problem_.forward[s] <= input + rounding_;
+    if (forward <= soon && timely) return std::pair{std::max(at.now, forward), Op::forward};
     const Seconds next = std::min(input, timely ? forward : unknown);
     if (weights < inputs &&
-        (next == unknown || next - at.now >= rule_.gap * problem_.backward_weight[s]))
+        (next == unknown || next - at.now >= rule_.gap * problem_.backward_weight[s] - rounding_))
       return std::pair{at.now, Op::backward_weight};
     if (next == unknown) return std::nullopt;
     return std::pair{next, input <= next ? Op::backward_input : Op::forward};
@@ -191,14 +202,15 @@ class Greedy {
   Rule rule_;
   Player player_;
   std::uint32_t stages_;
+  Seconds rounding_;
   Lanes lanes_;
 };
 
-bool legal(const Lane& lane, std::uint32_t limit) {
+bool legal(const Lane& lane, const ZeroBubbleProblem& problem, std::size_t stage) {
   std::array<std::uint32_t, kind_count> count{};
   for (const Op op : lane) {
     ++count[kind_of(op)];
-    if (count[1] > count[0] || count[2] > count[1] || count[0] - count[2] > limit) return false;
+    if (count[1] > count[0] || count[2] > count[1] || !fits(count, problem, stage)) return false;
   }
   return true;
 }
@@ -222,7 +234,7 @@ void improve(const ZeroBubbleProblem& problem, Lanes& lanes, Quality& quality) {
           };
           if (from < to) std::rotate(at(from), at(from + 1), at(to + 1));
           if (to < from) std::rotate(at(to), at(from), at(from + 1));
-          if (legal(lane, problem.in_flight_limits[s])) {
+          if (legal(lane, problem, s)) {
             --left;
             if (const Quality now = player.play(lanes); now < quality) {
               quality = now;
@@ -243,13 +255,13 @@ void offer_written_orders(const ZeroBubbleProblem& problem,
   for (const Schedule& written :
        {compute_schedule(ScheduleKind::zero_bubble_h1, stages), zero_bubble_h2(stages)}) {
     Lanes lanes(written.devices.size());
-    bool fits = true;
+    bool all_fit = true;
     for (std::size_t s = 0; s < lanes.size(); ++s) {
       for (const Action& action : written.devices[s])
         if (action.op != Op::norm && action.op != Op::update) lanes[s].push_back(action.op);
-      fits = fits && legal(lanes[s], problem.in_flight_limits[s]);
+      all_fit = all_fit && legal(lanes[s], problem, s);
     }
-    if (!fits) continue;
+    if (!all_fit) continue;
     const Quality now = Player(problem).play(lanes);
     if (now < quality) {
       quality = now;
@@ -274,7 +286,7 @@ Schedule zero_bubble_search(const ZeroBubbleProblem& problem) {
   Lanes best;
   Quality quality = worst;
   offer_written_orders(problem, schedule.stages, best, quality);
-  for (const double warm_up : {0.0, 0.5, 0.75, 1.0, 1.25, 2.0})
+  for (const double warm_up : {0.0, 0.5, 0.75, 1.0, 1.05, 1.1, 1.25, 2.0})
     for (const double gap : {1.0, 0.75, 0.5, 0.25, 0.0})
       for (const bool late : {false, true}) {
         auto [lanes, now] = Greedy(problem, {warm_up, gap, late}).play();

@@ -19,6 +19,9 @@ std::vector<Score> score_megatron_sc21(const std::filesystem::path& folder);
 std::vector<Score> score_korthikanti(const std::filesystem::path& folder);
 std::vector<Score> score_bloom(const std::filesystem::path& folder);
 std::vector<Score> score_ultrascale(const std::filesystem::path& folder);
+std::vector<Score> score_zero_bubble(const std::filesystem::path& folder);
+std::vector<Score> score_vocabulary_parallelism(const std::filesystem::path& folder);
+std::vector<Score> score_heterogeneous_papers(const std::filesystem::path& folder);
 std::vector<Score> score_sailor(const std::filesystem::path& folder);
 std::vector<Score> score_torchtitan(const std::filesystem::path& folder);
 std::vector<Score> score_internevo(const std::filesystem::path& folder);
@@ -48,6 +51,9 @@ const std::vector<Entry>& entries() {
       {"internevo_7b_a100", score_internevo},
       {"internevo_memory", score_internevo_memory},
       {"mosaicml_mpt_fsdp", score_mosaicml},
+      {"zero_bubble", score_zero_bubble},
+      {"heterogeneous_papers", score_heterogeneous_papers},
+      {"vocabulary_parallelism", score_vocabulary_parallelism},
   };
   return all;
 }

@@ -1,0 +1,66 @@
+// Output layers that are too heavy for the last stage: vocabulary_parallelism (Yeung et al. 2025,
+// arXiv:2411.05288).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tests/bench/published/score.h"
+#include "tests/support/vocabulary_run.h"
+
+namespace troupe::published {
+std::vector<Score> score_vocabulary_parallelism(const std::filesystem::path& folder) {
+  const Table table(folder, "vocabulary_parallelism");
+  const std::vector<std::string> plain_first{"Baseline", "Redis", "Interlaced", "Vocab-1",
+                                             "Vocab-2"};
+  struct Pair {
+    double predicted = 0, measured = 0;
+  };
+  std::map<std::pair<std::string, std::string>, std::map<std::string, Pair>> settings;
+  Errors absolute, ratio, memory;
+  std::size_t searched = 0, optimal = 0;
+  for (const Row& row : table.sound_rows()) {
+    const VocabularyTableRun run(row);
+    const std::string& schedule = row.text("schedule");
+    if (std::find(plain_first.begin(), plain_first.end(), schedule) == plain_first.end()) continue;
+    if (row.text("metric") == "peak_memory") {
+      memory.add(run.peak_bytes(schedule) / static_cast<double>(1_GiB), row.number("value"));
+      continue;
+    }
+    if (row.text("metric") != "mfu") continue;
+    const Pair both{100 * run.mfu(schedule), row.number("value")};
+    absolute.add(both.predicted, both.measured);
+    settings[{row.text("seq"), row.text("vocab_k")}][schedule] = both;
+    if (schedule == "Redis") {
+      ++searched;
+      optimal += run.slowest(run.stages(schedule)) <= run.least_slowest() * (1 + 1e-9) ? 1 : 0;
+    }
+  }
+  for (const auto& [setting, runs] : settings) {
+    const Pair* reference = nullptr;
+    for (const std::string& schedule : plain_first) {
+      const auto found = runs.find(schedule);
+      if (found == runs.end()) continue;
+      if (reference == nullptr) {
+        reference = &found->second;
+        continue;
+      }
+      ratio.add(found->second.predicted / reference->predicted,
+                found->second.measured / reference->measured);
+    }
+  }
+  Score one = ratio.score("vocabulary_parallelism", "MFU against the plainest schedule");
+  require_mean(one, 0.08);
+  one.notes.push_back(
+      fmt::format("the redistributed partition: the slowest stage is the least there is in {} of "
+                  "{} searches",
+                  optimal, searched));
+  if (optimal < searched) one.reached = false;
+  Score two = absolute.score("vocabulary_parallelism", "MFU");
+  Score three = memory.score("vocabulary_parallelism", "peak memory");
+  std::vector<Score> out{one, two, three};
+  for (Score& score : out) score.left_out = table.size() - score.used;
+  return out;
+}
+
+}  // namespace troupe::published
