@@ -221,7 +221,7 @@ TEST_CASE("bytes of a stage by hand") {
         Approx(bytes.weights + bytes.gradients + bytes.optimizer + bytes.activations + bytes.ends));
 }
 
-TEST_CASE("a step needs what its fullest stage needs") {
+TEST_CASE("L006 a step needs what its fullest stage needs, with 4, 3, 2 and 1 microbatches held") {
   TransformerStack model = small_model();
   model.tied = false;
   const Framework framework;
@@ -237,6 +237,11 @@ TEST_CASE("a step needs what its fullest stage needs") {
   }
   CHECK(step_bytes(model, layout, framework).total() == Approx(most));
   CHECK(stage_bytes(model, layout, framework, 0).activations == Approx(4 * last));
+  // With fewer microbatches than stages no stage holds more than there are.
+  Layout few = layout;
+  few.batch = 2 * few.microbatch;
+  CHECK(stage_bytes(model, few, framework, 0).activations == Approx(2 * last));
+  CHECK(stage_bytes(model, few, framework, 3).activations == Approx(last));
   // A large vocabulary makes the last stage the fullest one.
   model.block.vocabulary = 1 << 20;
   CHECK(step_bytes(model, layout, framework).total() ==

@@ -23,7 +23,7 @@ TransformerStack stack_of(std::uint64_t layers) {
 
 }  // namespace
 
-TEST_CASE("the output layer counts as the blocks that it costs as much as") {
+TEST_CASE("L004 L014 the output layer counts as the blocks it costs and may be alone on a stage") {
   using Blocks = std::vector<std::uint64_t>;
   CHECK(stages_with_output(stack_of(16), 1) == Blocks{16});
   CHECK(stages_with_output(stack_of(16), 2) == Blocks{10, 6});
@@ -47,7 +47,7 @@ TEST_CASE("blocks of a stage are given or an even share, rounded up") {
   CHECK(blocks_of_stage(model, layout, 3) == 1);
 }
 
-TEST_CASE("faults of a layout are named") {
+TEST_CASE("L010 faults of a layout are named, stages that do not add up among them") {
   const TransformerStack model = stack_of(10);
   Layout layout;
   CHECK(layout_faults(model, layout).empty());
