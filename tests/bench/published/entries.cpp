@@ -27,6 +27,7 @@ std::vector<Score> score_torchtitan(const std::filesystem::path& folder);
 std::vector<Score> score_internevo(const std::filesystem::path& folder);
 std::vector<Score> score_internevo_memory(const std::filesystem::path& folder);
 std::vector<Score> score_mosaicml(const std::filesystem::path& folder);
+std::vector<Score> score_nemo(const std::filesystem::path& folder);
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all = {
@@ -51,6 +52,7 @@ const std::vector<Entry>& entries() {
       {"internevo_7b_a100", score_internevo},
       {"internevo_memory", score_internevo_memory},
       {"mosaicml_mpt_fsdp", score_mosaicml},
+      {"nemo_megatron_bridge_perf", score_nemo},
       {"zero_bubble", score_zero_bubble},
       {"heterogeneous_papers", score_heterogeneous_papers},
       {"vocabulary_parallelism", score_vocabulary_parallelism},
