@@ -127,17 +127,8 @@ void ConfigBuilder::build_run() {
 void ConfigBuilder::build_model() {
   const ConfigReader model = reader_.table("model");
   ModelSpec& spec = spec_.model;
-  const Architecture& shape = architecture_ =
-      read_architecture(model, reader_.table("training").integer32("sequence_length"));
-  spec.family = shape.family == "gpt2" ? ModelFamily::gpt2 : ModelFamily::llama;
-  spec.blocks = shape.blocks;
-  spec.width = shape.width;
-  spec.heads = shape.attention.heads;
-  spec.kv_heads = shape.attention.kv_heads;
-  spec.ffn_width = shape.ffn_width;
-  spec.vocabulary = shape.vocabulary;
-  spec.context = shape.context;
-  spec.tied = shape.tied;
+  architecture_ = read_architecture(model, reader_.table("training").integer32("sequence_length"));
+  spec = same_sizes(architecture_);
   spec.norm_epsilon = model.number("norm_epsilon");
   spec.rope_theta = model.number("rope_theta");
   spec.dropout = model.number("dropout");
@@ -146,7 +137,7 @@ void ConfigBuilder::build_model() {
   if (problems_.size() == before) check_model(model);
   const ConfigNode* theta = model.node("rope_theta");
   // At its default it may stand there: a run's own config.toml writes every key.
-  if (spec.family == ModelFamily::gpt2 && theta != nullptr &&
+  if (architecture_.family == "gpt2" && theta != nullptr &&
       spec.rope_theta != ModelSpec{}.rope_theta)
     warnings_.push_back(fmt::format(
         "{}: model.rope_theta has no effect: gpt2 has learned positions", to_string(theta->at)));

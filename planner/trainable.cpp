@@ -36,16 +36,16 @@ Architecture without_details(Architecture model) {
   return model;
 }
 
-/// The trained model that is nearest: same sizes, with the biases, norms and positions of its
-/// family.
-ModelSpec nearest_trained(const Architecture& model) {
+}  // namespace
+
+ModelSpec same_sizes(const Architecture& model) {
   const bool gpt2 = model.family == "gpt2" || (model.family != "llama" && model.ffn_matrices == 2);
   ModelSpec spec;
   spec.family = gpt2 ? ModelFamily::gpt2 : ModelFamily::llama;
   spec.blocks = model.blocks;
   spec.width = model.width;
   spec.heads = model.attention.heads;
-  spec.kv_heads = gpt2 ? spec.heads : model.attention.kv_heads;
+  spec.kv_heads = model.attention.kv_heads;
   spec.ffn_width = model.ffn_width;
   spec.vocabulary = model.vocabulary;
   spec.context = model.context;
@@ -53,11 +53,10 @@ ModelSpec nearest_trained(const Architecture& model) {
   return spec;
 }
 
-}  // namespace
-
 Result<ModelSpec> trainable(const Architecture& model) {
   TROUPE_TRY(validate(model));
-  const ModelSpec spec = nearest_trained(model);
+  ModelSpec spec = same_sizes(model);
+  if (spec.family == ModelFamily::gpt2) spec.kv_heads = spec.heads;
   const std::vector<std::string> has = texts_of(without_details(model));
   const std::vector<std::string> trained = texts_of(architecture_of(spec));
   std::string features;

@@ -8,6 +8,10 @@
 
 namespace troupe {
 
+/// The sizes of the model in the family that is nearest to it, which may compute otherwise: what
+/// stands in where a model is planned but not trained.
+ModelSpec same_sizes(const Architecture& model);
+
 /// The model as kernels/ computes it. norm_epsilon, rope_theta and dropout, which an Architecture
 /// does not have, keep ModelSpec's defaults. invalid_input names every feature that stops it, each
 /// with the value that would be trained.
