@@ -5,7 +5,9 @@
 
 #include "actors/launch.h"
 #include "apps/config_arguments.h"
+#include "apps/plan_page.h"
 #include "apps/plan_tables.h"
+#include "apps/small_file.h"
 
 namespace troupe {
 namespace {
@@ -31,14 +33,30 @@ std::string sources_text(const ClusterSpec& cluster) {
   return text;
 }
 
-ExitCode plan(const ConfigArguments& arguments, bool why, bool json, const Console& console) {
-  const auto loaded = load(arguments, console);
+struct PlanArguments {
+  bool why = false;
+  bool json = false;
+  std::string html;  ///< file to write
+};
+
+Status write_page(const PlanArguments& arguments, const RunSpec& spec, const PlannedRun& planned) {
+  if (arguments.html.empty()) return {};
+  const auto source = SimulationSource::from_planned(spec.name, spec, planned);
+  return write_file(arguments.html, plan_page(spec, plans_side_by_side(source)));
+}
+
+ExitCode plan(const ConfigArguments& config,
+              const PlanArguments& arguments,
+              const Console& console) {
+  const auto loaded = load(config, console);
   if (!loaded) return report_error(loaded.error(), console);
   const auto planned = plan_training(loaded->spec);
   if (!planned) return report_error(planned.error(), console);
+  if (const Status written = write_page(arguments, loaded->spec, *planned); !written)
+    return report_error(written.error(), console);
   const Plan& plan = planned->plan;
   const ClusterSpec& cluster = planned->cluster;
-  if (json) {
+  if (arguments.json) {
     console.out << to_json(plan, cluster) << '\n';
     return ExitCode::success;
   }
@@ -50,7 +68,7 @@ ExitCode plan(const ConfigArguments& arguments, bool why, bool json, const Conso
   for (const DeviceId unused : plan.unused)
     console.out << fmt::format("\ndevice {} gets nothing\n", cluster.devices[unused.index()].name);
   console.out << '\n' << sources_text(cluster);
-  if (why) console.out << '\n' << reasons_text(plan);
+  if (arguments.why) console.out << '\n' << reasons_text(plan);
   return ExitCode::success;
 }
 
@@ -58,20 +76,25 @@ ExitCode plan(const ConfigArguments& arguments, bool why, bool json, const Conso
 
 void add_plan(CLI::App& app, ChosenCommand& chosen) {
   CLI::App* command = app.add_subcommand("plan", "Show what would run where, without training");
-  const auto arguments = add_config_arguments(*command);
-  const auto why = std::make_shared<bool>(false);
-  const auto json = std::make_shared<bool>(false);
-  command->add_flag("--explain", *why, "Give the reasons, and what the runner-up would cost");
-  command->add_flag("--json", *json, "Print the plan as JSON");
+  const auto config = add_config_arguments(*command);
+  const auto arguments = std::make_shared<PlanArguments>();
+  command->add_flag("--explain", arguments->why,
+                    "Give the reasons, and what the runner-up would cost");
+  command->add_flag("--json", arguments->json, "Print the plan as JSON");
+  command
+      ->add_option("--html", arguments->html,
+                   "Write a page: this plan, the runner-up and other schedules side by side")
+      ->type_name("FILE");
   command->footer(
       "Examples:\n"
       "  troupe plan conf/demo.toml --explain\n"
       "  troupe plan conf/mixed_gpus.toml --set training.microbatches=8\n"
       "  troupe plan conf/demo.toml --json > plan.json\n"
+      "  troupe plan conf/demo.toml --html plans.html\n"
       "\nCPU devices without rates of a profile are measured first. Exit code 3: the model does "
       "not fit.");
   command->callback([=, &chosen] {
-    chosen.body = [=](const Console& console) { return plan(*arguments, *why, *json, console); };
+    chosen.body = [=](const Console& console) { return plan(*config, *arguments, console); };
   });
 }
 

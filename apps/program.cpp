@@ -96,6 +96,7 @@ void setup(CLI::App& app, ChosenCommand& chosen) {
       "  troupe train conf/demo.toml                      train, leaving everything in runs/demo\n"
       "  troupe train conf/demo.toml --set run.steps=100  with one setting changed\n"
       "  troupe plan conf/demo.toml --explain             what would run where, and why\n"
+      "  troupe simulate conf/demo.toml --text            who is busy when, who waits for what\n"
       "  troupe explain run.steps                         what a configuration key means\n"
       "\nExit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 does not fit, 130 "
       "stopped by a second Ctrl-C.");
@@ -104,6 +105,7 @@ void setup(CLI::App& app, ChosenCommand& chosen) {
   add_plan(app, chosen);
   add_profile(app, chosen);
   add_estimate(app, chosen);
+  add_simulate(app, chosen);
   add_check(app, chosen);
   add_generate(app, chosen);
   add_checkpoint(app, chosen);

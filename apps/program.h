@@ -43,6 +43,7 @@ void add_node(CLI::App& app, ChosenCommand& chosen);
 void add_plan(CLI::App& app, ChosenCommand& chosen);
 void add_profile(CLI::App& app, ChosenCommand& chosen);
 void add_estimate(CLI::App& app, ChosenCommand& chosen);
+void add_simulate(CLI::App& app, ChosenCommand& chosen);
 void add_check(CLI::App& app, ChosenCommand& chosen);
 void add_generate(CLI::App& app, ChosenCommand& chosen);
 void add_checkpoint(CLI::App& app, ChosenCommand& chosen);

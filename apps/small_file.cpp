@@ -7,13 +7,14 @@
 #include <iterator>
 
 namespace troupe {
-namespace {
-
-constexpr std::uintmax_t largest_file = 4U << 20U;
-
-}  // namespace
 
 Result<std::string> read_small_file(const std::string& path) {
+  return read_file(path, 4, "a configuration");
+}
+
+Result<std::string> read_file(const std::string& path,
+                              std::uintmax_t most_mebibytes,
+                              const std::string& what) {
   namespace fs = std::filesystem;
   std::error_code failure;
   const fs::file_status status = fs::status(path, failure);
@@ -21,13 +22,21 @@ Result<std::string> read_small_file(const std::string& path) {
     return Error{ErrorCode::invalid_input, fmt::format("{}: there is no such file", path)};
   if (!fs::is_regular_file(status))
     return Error{ErrorCode::invalid_input, fmt::format("{}: this is not a file", path)};
-  if (fs::file_size(path, failure) > largest_file)
+  if (fs::file_size(path, failure) > most_mebibytes << 20U)
     return Error{ErrorCode::invalid_input,
-                 fmt::format("{}: a configuration has at most 4 MiB", path)};
+                 fmt::format("{}: {} has at most {} MiB", path, what, most_mebibytes)};
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file && !file.eof()) return Error{ErrorCode::io, fmt::format("{}: cannot be read", path)};
   return text;
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return {};
+  return Error{ErrorCode::io, fmt::format("{}: cannot be written", path)};
 }
 
 }  // namespace troupe

@@ -1,6 +1,7 @@
-/// Files that people write by hand, read whole.
+/// Files that are read or written whole.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "planner/result.h"
@@ -10,5 +11,11 @@ namespace troupe {
 /// The bytes of a file of at most 4 MiB. The error (invalid_input, or io when it cannot be read)
 /// begins with the path.
 Result<std::string> read_small_file(const std::string& path);
+/// The same of at most so many MiB; `what` the file is, for the refusal: "a plan".
+Result<std::string> read_file(const std::string& path,
+                              std::uintmax_t most_mebibytes,
+                              const std::string& what);
+/// Error io begins with the path.
+Status write_file(const std::string& path, const std::string& text);
 
 }  // namespace troupe

@@ -74,7 +74,7 @@ class Recorder {
     if (!folder_) return;
     std::vector<std::pair<std::string, Timeline>> timelines{{"planned", report_.plan.timeline}};
     if (!report_.played.spans.empty()) timelines.emplace_back("played", report_.played);
-    keep(folder_->write("trace.json", to_chrome_trace(timelines)));
+    keep(folder_->write("trace.json", to_chrome_trace(timelines, device_names(report_.cluster))));
     keep(folder_->write("report.html", report_html(report_)));
   }
 

@@ -26,4 +26,10 @@ LinkSpec ClusterSpec::link(DeviceId from, DeviceId to) const {
   return crosses_processes(from, to) ? between_processes : same_process;
 }
 
+std::vector<std::string> device_names(const ClusterSpec& cluster) {
+  std::vector<std::string> names;
+  for (const DeviceSpec& device : cluster.devices) names.push_back(device.name);
+  return names;
+}
+
 }  // namespace troupe

@@ -73,4 +73,7 @@ struct ClusterSpec {
   }
 };
 
+/// By DeviceId.
+std::vector<std::string> device_names(const ClusterSpec& cluster);
+
 }  // namespace troupe

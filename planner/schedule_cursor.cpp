@@ -7,17 +7,19 @@
 
 namespace troupe {
 
-ScheduleCursor::ScheduleCursor(const Schedule& schedule, const std::vector<Action>& lane)
+ScheduleCursor::ScheduleCursor(const Schedule& schedule,
+                               const std::vector<Action>& lane,
+                               Finished finished)
     : stages_(&schedule.stages),
       lane_(&lane),
       split_backward_(schedule.split_backward),
-      finished_(schedule.stages) {}
+      finished_(finished ? std::move(finished) : std::make_shared<ActionSet>(schedule.stages)) {}
 
-ScheduleCursor::ScheduleCursor(const Schedule& schedule, DeviceId device)
-    : ScheduleCursor(schedule, schedule.devices.at(device.index())) {}
+ScheduleCursor::ScheduleCursor(const Schedule& schedule, DeviceId device, Finished finished)
+    : ScheduleCursor(schedule, schedule.devices.at(device.index()), std::move(finished)) {}
 
-ScheduleCursor::ScheduleCursor(const Schedule& schedule, const LinkLane& link)
-    : ScheduleCursor(schedule, link.actions) {}
+ScheduleCursor::ScheduleCursor(const Schedule& schedule, const LinkLane& link, Finished finished)
+    : ScheduleCursor(schedule, link.actions, std::move(finished)) {}
 
 /// Finds out whether the head is blocked, once per change.
 void ScheduleCursor::look() const {
@@ -25,7 +27,7 @@ void ScheduleCursor::look() const {
   blocker_.reset();
   for_each_prerequisite((*lane_)[next_], *stages_, split_backward_,
                         [&](const Action& prerequisite) {
-                          if (finished_.contains(prerequisite)) return true;
+                          if (finished_->contains(prerequisite)) return true;
                           blocker_ = prerequisite;
                           return false;
                         });
@@ -47,7 +49,7 @@ void ScheduleCursor::start_next() {
 
 void ScheduleCursor::note_finished(const Action& action) {
   if (running_ && action == (*lane_)[next_ - 1]) running_ = false;
-  finished_.insert(action);
+  finished_->insert(action);
   if (looked_ && blocker_ == action) looked_ = false;
 }
 
@@ -66,14 +68,18 @@ std::vector<Action> ScheduleCursor::missing() const {
   if (next_ == lane_->size()) return list;
   for_each_prerequisite((*lane_)[next_], *stages_, split_backward_,
                         [&](const Action& prerequisite) {
-                          if (!finished_.contains(prerequisite)) list.push_back(prerequisite);
+                          if (!finished_->contains(prerequisite)) list.push_back(prerequisite);
                           return true;
                         });
   return list;
 }
 
 void ScheduleCursor::reset() {
-  finished_.clear();
+  finished_->clear();
+  rewind();
+}
+
+void ScheduleCursor::rewind() {
   next_ = 0;
   running_ = false;
   looked_ = false;
@@ -82,14 +88,16 @@ void ScheduleCursor::reset() {
 
 ScheduleRun::ScheduleRun(const Schedule& schedule) {
   const std::size_t devices = schedule.devices.size();
+  const auto finished = std::make_shared<ActionSet>(schedule.stages);
+  cursors_.reserve(devices + schedule.links.size());
   for (std::uint32_t d = 0; d < devices; ++d) {
-    cursors_.emplace_back(schedule, DeviceId{d});
+    cursors_.emplace_back(schedule, DeviceId{d}, finished);
     names_.push_back(fmt::format("d{}", d));
   }
   told_by_.resize(devices + schedule.links.size());
   for (std::size_t i = 0; i < schedule.links.size(); ++i) {
     const LinkLane& link = schedule.links[i];
-    cursors_.emplace_back(schedule, link);
+    cursors_.emplace_back(schedule, link, finished);
     names_.push_back(fmt::format("d{}>d{}", link.from.value, link.to.value));
     // An end of a link gives it work or room; the link gives its ends an input or a free buffer.
     for (const DeviceId end : {link.from, link.to}) {
@@ -98,14 +106,14 @@ ScheduleRun::ScheduleRun(const Schedule& schedule) {
     }
   }
   for (std::size_t lane = 0; lane < told_by_.size(); ++lane) told_by_[lane].push_back(lane);
-  all_.resize(cursors_.size());
-  std::iota(all_.begin(), all_.end(), std::size_t{0});
+  devices_.resize(devices);
+  std::iota(devices_.begin(), devices_.end(), std::size_t{0});
 }
 
 const std::vector<std::size_t>& ScheduleRun::finish(std::size_t lane) {
   const auto action = cursors_[lane].running();
   EXPECTS(action.has_value());
-  const auto& lanes = action->op == Op::norm ? all_ : told_by_[lane];
+  const auto& lanes = action->op == Op::norm ? devices_ : told_by_[lane];
   for (const std::size_t told : lanes) cursors_[told].note_finished(*action);
   return lanes;
 }
@@ -130,7 +138,9 @@ std::string ScheduleRun::waiting() const {
 }
 
 void ScheduleRun::reset() {
-  for (ScheduleCursor& cursor : cursors_) cursor.reset();
+  if (cursors_.empty()) return;
+  cursors_.front().reset();  // the set of all
+  for (ScheduleCursor& cursor : cursors_) cursor.rewind();
 }
 
 }  // namespace troupe

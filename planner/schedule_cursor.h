@@ -3,6 +3,7 @@
 /// end times, a device actor from messages. `ScheduleRun` is one cursor per lane with the routing.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,10 +16,19 @@ namespace troupe {
 /// The schedule must outlive the cursor and stay as it is.
 class ScheduleCursor {
  public:
+  /// What is known to have finished. Cursors that are told the same may share one set: a set per
+  /// lane would make the memory of a step grow with lanes x actions.
+  using Finished = std::shared_ptr<ActionSet>;
   /// The compute lane of a device.
-  ScheduleCursor(const Schedule& schedule, DeviceId device);
+  ScheduleCursor(const Schedule& schedule, DeviceId device, Finished finished = nullptr);
   /// The lane of a directed link, one of `schedule.links`.
-  ScheduleCursor(const Schedule& schedule, const LinkLane& link);
+  ScheduleCursor(const Schedule& schedule, const LinkLane& link, Finished finished = nullptr);
+  /// A copy would write into the set of the original.
+  ScheduleCursor(const ScheduleCursor&) = delete;
+  ScheduleCursor& operator=(const ScheduleCursor&) = delete;
+  ScheduleCursor(ScheduleCursor&&) = default;
+  ScheduleCursor& operator=(ScheduleCursor&&) = default;
+  ~ScheduleCursor() = default;
 
   /// The action that may start now: the next of the lane, if nothing of the lane is running and
   /// all its prerequisites were noted as finished.
@@ -37,17 +47,19 @@ class ScheduleCursor {
   std::vector<Action> missing() const;
   /// Every action of the lane has finished.
   bool done() const { return next_ == lane_->size() && !running_; }
-  /// Back to the start of the step.
+  /// Back to the start of the step; forgets what finished.
   void reset();
+  /// The same but for what finished: for all but one of those that share a set.
+  void rewind();
 
  private:
-  ScheduleCursor(const Schedule& schedule, const std::vector<Action>& lane);
+  ScheduleCursor(const Schedule& schedule, const std::vector<Action>& lane, Finished finished);
   void look() const;
 
   const StageMap* stages_;
   const std::vector<Action>* lane_;
   bool split_backward_;
-  ActionSet finished_;
+  Finished finished_;
   std::size_t next_ = 0;
   bool running_ = false;
   /// A prerequisite of the head that is known to be missing: nothing is ready until it comes.
@@ -75,7 +87,7 @@ class ScheduleRun {
   std::vector<ScheduleCursor> cursors_;
   std::vector<std::string> names_;
   std::vector<std::vector<std::size_t>> told_by_;  ///< by lane
-  std::vector<std::size_t> all_;
+  std::vector<std::size_t> devices_;               ///< all of them: U waits for N of every stage
 };
 
 }  // namespace troupe

@@ -1,13 +1,17 @@
 #include "planner/simulate.h"
 
 #include <algorithm>
+#include <limits>
 #include <queue>
 #include <tuple>
 
 namespace troupe {
 namespace {
 
-/// Calls `span(lane, action, begin, end)` for every action, in order of begin.
+constexpr Seconds never = std::numeric_limits<Seconds>::infinity();
+
+/// Calls `span(lane, action, begin, end)` for every action, in order of begin. An action that
+/// never ends takes `seconds(lane, action, now)` = infinity: what waits for it does not start.
 template <class SecondsOf, class Span>
 void play(ScheduleRun& run, const SecondsOf& seconds, const Span& span) {
   using End = std::pair<Seconds, std::size_t>;  // time, lane
@@ -17,7 +21,8 @@ void play(ScheduleRun& run, const SecondsOf& seconds, const Span& span) {
     const auto action = cursor.next_ready();
     if (!action) return;
     cursor.start_next();
-    const Seconds end = now + seconds(*action);
+    const Seconds end = now + seconds(lane, *action, now);
+    if (!(end < never)) return;
     span(lane, *action, now, end);
     ends.emplace(end, lane);
   };
@@ -27,7 +32,6 @@ void play(ScheduleRun& run, const SecondsOf& seconds, const Span& span) {
     ends.pop();
     for (const std::size_t told : run.finish(lane)) start(told, now);
   }
-  EXPECTS(run.done());
 }
 
 }  // namespace
@@ -56,14 +60,28 @@ Seconds StepCosts::of(const Action& action) const {
   return arithmetic(action) + overhead[s];
 }
 
-Timeline simulate(const Schedule& schedule, const ActionSeconds& seconds) {
+PlayedStep play_step(const Schedule& schedule, const LaneSeconds& seconds) {
   ScheduleRun run(schedule);
-  Timeline timeline;
+  PlayedStep step;
   play(run, seconds, [&](std::size_t lane, const Action& action, Seconds begin, Seconds end) {
-    timeline.spans.push_back({action, run.lane_name(lane), begin, end});
+    step.timeline.spans.push_back({action, run.lane_name(lane), begin, end});
   });
-  sort_spans(timeline);
-  return timeline;
+  sort_spans(step.timeline);
+  for (std::size_t lane = 0; lane < run.lane_count(); ++lane) {
+    const ScheduleCursor& cursor = run.cursor(lane);
+    if (cursor.done()) continue;
+    const auto running = cursor.running();
+    step.stuck.push_back({lane, running ? *running : *cursor.head(), running.has_value(),
+                          running ? std::vector<Action>{} : cursor.missing()});
+  }
+  return step;
+}
+
+Timeline simulate(const Schedule& schedule, const ActionSeconds& seconds) {
+  PlayedStep step = play_step(
+      schedule, [&](std::size_t, const Action& action, Seconds) { return seconds(action); });
+  EXPECTS(step.ended());
+  return std::move(step.timeline);
 }
 
 Timeline simulate(const Schedule& schedule, const StepCosts& costs) {
@@ -79,8 +97,9 @@ Seconds simulated_seconds(ScheduleRun& run, const StepCosts& costs) {
   run.reset();
   Seconds last = 0;
   play(
-      run, [&](const Action& action) { return costs.of(action); },
+      run, [&](std::size_t, const Action& action, Seconds) { return costs.of(action); },
       [&](std::size_t, const Action&, Seconds, Seconds end) { last = std::max(last, end); });
+  EXPECTS(run.done());
   return last;
 }
 

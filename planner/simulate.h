@@ -29,7 +29,30 @@ struct StepCosts {
   Seconds of(const Action& action) const;
 };
 
-/// The planned timeline of one step from 0. Promise: the schedule is valid.
+/// Seconds of an action that starts at `now` on a lane (devices by DeviceId, then the schedule's
+/// links in order). Infinity: it never ends.
+using LaneSeconds = std::function<Seconds(std::size_t lane, const Action& action, Seconds now)>;
+
+/// A lane that did not come to its end.
+struct StuckLane {
+  std::size_t lane = 0;
+  Action action;                ///< the one that never ended, or that never could start
+  bool running = false;         ///< it started: this lane is what the others wait for
+  std::vector<Action> missing;  ///< what it still waited for
+  friend bool operator==(const StuckLane&, const StuckLane&) = default;
+};
+
+/// A step that may hang.
+struct PlayedStep {
+  Timeline timeline;             ///< of the actions that ended
+  std::vector<StuckLane> stuck;  ///< in order of lanes; empty: the step ended
+  bool ended() const { return stuck.empty(); }
+};
+
+/// Plays a step whose actions may last for ever. Promise: the schedule is valid.
+PlayedStep play_step(const Schedule& schedule, const LaneSeconds& seconds);
+
+/// The planned timeline of one step from 0. Promise: the schedule is valid, every action ends.
 Timeline simulate(const Schedule& schedule, const ActionSeconds& seconds);
 Timeline simulate(const Schedule& schedule, const StepCosts& costs);
 

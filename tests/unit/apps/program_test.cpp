@@ -36,6 +36,7 @@ TEST_CASE("every help page has examples") {
                                                     {"train"},
                                                     {"node"},
                                                     {"plan"},
+                                                    {"simulate"},
                                                     {"check"},
                                                     {"generate"},
                                                     {"checkpoint"},
@@ -99,7 +100,8 @@ TEST_CASE("plan --explain gives reasons and terms, and repeats no table") {
 
 TEST_CASE("every configuration that README and help pages show with its settings is legal") {
   std::string text;
-  for (const char* page : {"train", "plan", "check"}) text += call({page, "--help"}).out;
+  for (const char* page : {"train", "plan", "simulate", "check"})
+    text += call({page, "--help"}).out;
   text += call({"--help"}).out;
   std::ifstream readme(std::string(TROUPE_SOURCE_DIR) + "/README.md");
   text += std::string(std::istreambuf_iterator<char>(readme), {});

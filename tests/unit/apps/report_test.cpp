@@ -5,6 +5,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "apps/html.h"
 #include "apps/plan_tables.h"
 #include "apps/progress.h"
 #include "apps/report_charts.h"

@@ -75,7 +75,12 @@ TEST_CASE("a run leaves its folder behind, and a resumed one the same bits") {
   }
   CHECK(load_config((run / "config.toml").string()).ok());
   CHECK(bits_of(run).size() == 6);
-  CHECK(nlohmann::json::parse(std::ifstream(run / "trace.json")).is_object());
+  const auto trace = nlohmann::json::parse(std::ifstream(run / "trace.json"));
+  std::vector<std::string> lanes;
+  for (const auto& event : trace.at("traceEvents"))
+    if (event.at("name") == "thread_name") lanes.push_back(event.at("args").at("name"));
+  REQUIRE_FALSE(lanes.empty());
+  CHECK(lanes.front().starts_with("cpu"));  // its name, not "d0"
 
   // The same under another plan, in two parts.
   auto part = train(temporary.path(), "parts", 3);

@@ -109,8 +109,8 @@ TEST_CASE("links: the process border decides, exceptions beat it") {
 
 TEST_CASE("a Chrome trace has a process per timeline and a thread per lane") {
   const Timeline timeline = simulate(pipeline(2, 1), [](const Action&) { return 1.0; });
-  const auto trace =
-      nlohmann::json::parse(to_chrome_trace({{"planned", timeline}, {"played", timeline}}));
+  const auto trace = nlohmann::json::parse(
+      to_chrome_trace({{"planned", timeline}, {"played", timeline}}, {"v100", "t4"}));
   std::size_t spans = 0;
   std::vector<std::string> lanes;
   for (const auto& event : trace.at("traceEvents")) {
@@ -119,5 +119,5 @@ TEST_CASE("a Chrome trace has a process per timeline and a thread per lane") {
       lanes.push_back(event.at("args").at("name"));
   }
   CHECK(spans == 2 * timeline.spans.size());
-  CHECK(lanes == std::vector<std::string>{"d0", "d1", "d0>d1", "d1>d0"});
+  CHECK(lanes == std::vector<std::string>{"v100", "t4", "v100 to t4", "t4 to v100"});
 }

@@ -1,0 +1,26 @@
+/// `troupe plan --html`: the best plans side by side on one self-contained page.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/simulation.h"
+
+namespace troupe {
+
+/// A plan on the page, or why there is none.
+struct PagePlan {
+  std::string title;  ///< "the plan", "runner-up", "schedule gpipe"
+  SimulationCase plan;
+  SimulatedStep step;
+  std::string refused;  ///< not empty: it cannot be
+};
+
+/// The plan, the search's runner-up, and the plan under each of the other trained schedules, in
+/// order of their step times after the first.
+std::vector<PagePlan> plans_side_by_side(const SimulationSource& source);
+
+/// The page. Promise: the first of `plans` is the plan itself.
+std::string plan_page(const RunSpec& spec, const std::vector<PagePlan>& plans);
+
+}  // namespace troupe
