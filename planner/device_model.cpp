@@ -39,7 +39,7 @@ Seconds attention_seconds(const LayerOp& op, const AcceleratorRates& rates) {
 Seconds product_seconds(const LayerOp& op, const AcceleratorRates& rates) {
   const bool wide = op.kind == OpKind::wide_product && rates.wide_peak > 0;
   const FlopsPerSecond peak = wide ? rates.wide_peak : rates.peak;
-  const bool whole_tiles = aligned(op.m) && aligned(std::min(op.n, op.k));
+  const bool whole_tiles = op.grouped || (aligned(op.m) && aligned(std::min(op.n, op.k)));
   const double whole = whole_tiles ? 1 : op.batch > 1 ? scalar_rate : 0.5;
   const double share =
       (wide ? rates.wide_achievable : rates.achievable) * whole * op.k / (op.k + rates.ramp_k);

@@ -21,6 +21,7 @@ void add_gradients(LayerOps& ops, const LayerOp& forward) {
                      product(forward.k, forward.n, forward.m, forward.batch)}) {
     op.kind = forward.kind;
     op.share = forward.share;
+    op.grouped = forward.grouped;
     ops.push_back(op);
   }
 }
@@ -83,8 +84,11 @@ LayerOps products_of(const BlockShape& shape, const BlockCut& cut, const Sizes& 
     out.push_back(router);
     const double held = shape.experts / cut.expert;
     const double width = shape.expert_ffn / cut.expert_tensor;
-    out.push_back(product(sizes.routed / held, columns * width, shape.hidden, held));
-    out.push_back(product(sizes.routed / held, shape.hidden, width, held));
+    for (LayerOp op : {product(sizes.routed / held, columns * width, shape.hidden, held),
+                       product(sizes.routed / held, shape.hidden, width, held)}) {
+      op.grouped = true;
+      out.push_back(op);
+    }
   }
   return out;
 }

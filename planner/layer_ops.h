@@ -81,7 +81,8 @@ struct LayerOp {
   double bytes = 0;
   double launches = 1;  ///< kernels
   OpKind kind = OpKind::product;
-  double share = 1;  ///< of the product that is computed: a causal mask leaves half
+  double share = 1;      ///< of the product that is computed: a causal mask leaves half
+  bool grouped = false;  ///< of experts: one kernel takes matrices of any number of rows
   double flops() const { return 2 * m * n * k * batch * share; }
 };
 

@@ -168,3 +168,15 @@ TEST_CASE("an op in 16 bits keeps its own rate where the run is narrower") {
   op.kind = OpKind::attention_forward;
   CHECK(op_seconds(op, rates) == Approx(op.flops() / (989e12 * rates.attention_forward)));
 }
+
+TEST_CASE("experts take any number of rows, other batches of products do not") {
+  AcceleratorRates rates = h100_rates();
+  rates.launch = 0;
+  LayerOp op{1001, 4096, 4096, 6, 0};
+  const Seconds odd = op_seconds(op, rates);
+  op.grouped = true;
+  const Seconds grouped = op_seconds(op, rates);
+  CHECK(odd > 10 * grouped);
+  op.m = 1008;  // the same tiles
+  CHECK(op_seconds(op, rates) == grouped);
+}
