@@ -61,13 +61,20 @@ Result<RunOutcome> run_training(const RunSpec& spec,
   return session.run();
 }
 
-Result<PlannedRun> plan_training(const RunSpec& spec) {
-  TROUPE_TRY(check_fits(spec));
-  PlannedRun planned;
-  planned.cluster = cluster_of(spec);
+Result<ClusterSpec> measured_cluster(const RunSpec& spec) {
+  ClusterSpec cluster = cluster_of(spec);
   const auto measured = measure_devices(spec, [](DeviceId) { return true; });
   if (!measured) return measured.error();
-  for (const auto& [device, kinds] : *measured) planned.cluster.devices[device].measured = kinds;
+  for (const auto& [device, kinds] : *measured) cluster.devices[device].measured = kinds;
+  return cluster;
+}
+
+Result<PlannedRun> plan_training(const RunSpec& spec) {
+  TROUPE_TRY(check_fits(spec));
+  auto cluster = measured_cluster(spec);
+  if (!cluster) return cluster.error();
+  PlannedRun planned;
+  planned.cluster = std::move(*cluster);
   auto plan = plan_on(spec, planned.cluster);
   if (!plan) return plan.error();
   planned.plan = std::move(*plan);

@@ -72,6 +72,8 @@ struct PlannedRun {
   Plan plan;
   ClusterSpec cluster;  ///< with measured rates
 };
+/// The cluster as plans see it: measures CPU devices here, whatever node they belong to.
+Result<ClusterSpec> measured_cluster(const RunSpec& spec);
 /// The plan alone: measures CPU devices here, whatever node they belong to; starts nothing.
 Result<PlannedRun> plan_training(const RunSpec& spec);
 

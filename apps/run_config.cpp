@@ -18,6 +18,22 @@ void remove_entry(ConfigNode& table, std::string_view key) {
   std::erase_if(table.entries, [key](const ConfigNode::Entry& entry) { return entry.key == key; });
 }
 
+/// What nobody wrote of the step's shape and schedule.
+OpenChoices open_choices(const ConfigNode& root, const RunSpec& spec) {
+  OpenChoices open;
+  if (!spec.plan.pinned.empty()) return open;
+  const auto written = [&](std::string_view table, std::string_view key) {
+    const ConfigNode* of = root.find(table);
+    const ConfigNode* node = of == nullptr ? nullptr : of->find(key);
+    return node != nullptr && !node->is_default;
+  };
+  open.microbatches =
+      !written("training", "microbatches") && !written("training", "microbatch_size");
+  open.schedule = !written("plan", "schedule") && !written("plan", "chunks");
+  open.recompute = open.microbatches || open.schedule;
+  return open;
+}
+
 }  // namespace
 
 std::string to_text(const std::vector<ConfigProblem>& problems) {
@@ -51,6 +67,7 @@ ConfigOutcome parse_config(std::string_view text,
   remove_entry(*root.find("model"), "file");
   loaded.resolved = "# Every setting of this run, with its defaults.\n" + to_toml(root);
   loaded.warnings = builder.warnings();
+  loaded.open = open_choices(root, loaded.spec);
   outcome.loaded = std::move(loaded);
   return outcome;
 }

@@ -11,6 +11,7 @@
 #include "actors/run_spec.h"
 #include "apps/config_tree.h"
 #include "planner/architecture.h"
+#include "planner/step_choices.h"
 
 namespace troupe {
 
@@ -27,6 +28,7 @@ struct LoadedConfig {
   Architecture model;                 ///< what [model] describes, in full
   std::string resolved;               ///< TOML with every key; reads back to the same spec
   std::vector<std::string> warnings;  ///< settings without effect
+  OpenChoices open;                   ///< what the file leaves to defaults; nothing where pinned
 };
 
 struct ConfigOutcome {

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "planner/large_partition.h"
 #include "planner/pricer.h"
 
 namespace troupe {
@@ -14,6 +15,10 @@ namespace {
 
 /// Simulated actions that one search may spend: a fraction of a second.
 constexpr std::size_t action_budget = 1'500'000;
+/// Up to so many devices, whole orders of them are proposed beside what large_partition.h finds.
+constexpr std::uint32_t propose_limit = 24;
+/// Up to so many, orders of some of the counts of devices.
+constexpr std::uint32_t thinned_limit = 64;
 /// Relative difference of step times below which fewer stages win.
 constexpr double same_time = 1e-9;
 
@@ -29,19 +34,27 @@ class Search {
          const ClusterSpec& cluster,
          const ModelProfile& profile,
          const PlanOptions& options)
-      : cluster_(cluster), pricer_(model, cluster, profile, options) {}
+      : cluster_(cluster),
+        options_(options),
+        tied_(model.tied),
+        pricer_(model, cluster, profile, options) {}
 
   PartitionSearch run() {
     const std::uint32_t most =
         std::min(pricer_.device_count(), pricer_.layers() / pricer_.chunks());
-    const bool exact = candidate_count(most) <= exact_candidate_limit;
+    const bool few = pricer_.device_count() <= propose_limit;
+    const bool exact = few && candidate_count(most) <= exact_candidate_limit;
     if (exact) {
       for (std::uint32_t k = 1; k <= most; ++k) enumerate_orders(k);
     } else {
-      for (std::uint32_t k = 1; k <= most; ++k) propose(k);
+      if (pricer_.chunks() == 1)
+        for (Candidate& one : large_partitions(pricer_, cluster_, options_, tied_))
+          consider(std::move(one));
+      if (pricer_.device_count() <= thinned_limit || fitting_.empty())
+        for (std::uint32_t k = 1; k <= most; k = few ? k + 1 : next_size(k, most)) propose(k);
     }
     const bool all = simulate_in_order(exact ? action_budget : action_budget / 2);
-    if (!exact) improve();
+    if (!exact && few) improve();
     PartitionSearch result;
     if (best_) {
       Partition& found = result.found.emplace();
@@ -188,6 +201,11 @@ class Search {
 
   Seconds block_seconds(std::uint32_t d) const { return pricer_.busy(d, 1, 2); }
 
+  /// Counts of devices that are tried where all would be too many: each half as large again.
+  static std::uint32_t next_size(std::uint32_t k, std::uint32_t most) {
+    return k < most ? std::min(most, k + (k + 1) / 2) : most + 1;
+  }
+
   /// Orders of k devices that are worth a try: the fastest and the roomiest ones, by kind.
   std::vector<std::vector<std::uint32_t>> orders_of(std::uint32_t k) const {
     std::vector<std::uint32_t> all(pricer_.device_count());
@@ -220,7 +238,8 @@ class Search {
         std::vector<std::uint32_t> order;
         for (const auto& group : groups) order.insert(order.end(), group.begin(), group.end());
         orders.insert(order);
-      } while (++tries < 24 && std::next_permutation(groups.begin(), groups.end()));
+      } while (++tries < (all.size() <= propose_limit ? 24u : 2u) &&
+               std::next_permutation(groups.begin(), groups.end()));
       for (const bool ascending : {true, false}) {
         std::stable_sort(chosen.begin(), chosen.end(), by_memory);
         if (ascending) std::reverse(chosen.begin(), chosen.end());
@@ -357,6 +376,8 @@ class Search {
   }
 
   const ClusterSpec& cluster_;
+  const PlanOptions& options_;
+  bool tied_;
   Pricer pricer_;
   std::vector<Ranked> fitting_;
   std::optional<Candidate> best_, second_;

@@ -6,6 +6,8 @@
 
 #include "planner/memory.h"
 #include "planner/partition.h"
+#include "planner/plan_checks.h"
+#include "planner/plan_measures.h"
 #include "planner/schedules.h"
 #include "planner/simulate.h"
 #include "planner/step_costs.h"
@@ -19,27 +21,6 @@ Error refuse(std::string text) {
 
 std::string layers_text(const LayerRange& range) {
   return fmt::format("[{}, {})", range.first, range.last);
-}
-
-Status check_request(const ModelSpec& model,
-                     const ClusterSpec& cluster,
-                     const PlanOptions& options) {
-  TROUPE_TRY(validate(model));
-  if (cluster.devices.empty()) return refuse("plan: there is no device; at least 1 is needed");
-  for (const DeviceSpec& device : cluster.devices)
-    if (device.node.index() >= cluster.nodes.size())
-      return refuse(fmt::format("plan: device {} is on node {}, but there are {} nodes",
-                                device.name, device.node.value, cluster.nodes.size()));
-  if (options.shape.microbatch_count == 0)
-    return refuse("plan: microbatch_count is 0; at least 1 is needed");
-  if (options.transfer_slots == 0) return refuse("plan: transfer_slots is 0; at least 1 is needed");
-  if (options.chunks == 0) return refuse("plan: chunks is 0; at least 1 is needed");
-  if (options.schedule == ScheduleKind::interleaved && options.chunks > layer_count(model))
-    return refuse(
-        fmt::format("plan: {} chunks of {} layers (embedding and head are layers too); "
-                    "the most is {}",
-                    options.chunks, layer_count(model), layer_count(model)));
-  return {};
 }
 
 /// Pinned stages hold every layer once, in order, or are refused by name.
@@ -106,10 +87,10 @@ Result<Plan> plan_for(std::vector<StagePlan> stages,
   plan.timeline = simulate(plan.schedule,
                            step_costs(plan.stages, cluster, model, profile, options.shape.compute));
   plan.predicted_step = plan.timeline.makespan();
-  for (std::uint32_t d = 0; d < cluster.devices.size(); ++d)
-    if (std::none_of(plan.stages.begin(), plan.stages.end(),
-                     [&](const StagePlan& stage) { return stage.device == DeviceId{d}; }))
-      plan.unused.push_back(DeviceId{d});
+  std::vector<bool> used(cluster.devices.size());
+  for (const StagePlan& stage : plan.stages) used[stage.device.index()] = true;
+  for (std::uint32_t d = 0; d < used.size(); ++d)
+    if (!used[d]) plan.unused.push_back(DeviceId{d});
   return plan;
 }
 
@@ -200,19 +181,27 @@ std::string placement_text(const std::vector<StagePlan>& stages, const ClusterSp
   return text;
 }
 
+/// "dev3", or "dev3 and 12 others" where there are too many to list.
+std::vector<std::string> unused_names(const Plan& plan, const ClusterSpec& cluster) {
+  constexpr std::size_t most_listed = 8;
+  std::vector<std::string> names;
+  if (plan.unused.size() > most_listed)
+    return {fmt::format("{} and {} others", cluster.devices[plan.unused.front().index()].name,
+                        plan.unused.size() - 1)};
+  for (const DeviceId device : plan.unused) names.push_back(cluster.devices[device.index()].name);
+  return names;
+}
+
 /// What holds the step back, what came second, what is left over.
 void add_notes(Plan& plan, const ClusterSpec& cluster, const Partition* search) {
-  std::string busiest;
-  Seconds most = 0;
-  for (std::uint32_t d = 0; d < cluster.devices.size(); ++d) {
-    const Seconds busy = plan.timeline.busy(fmt::format("d{}", d));
-    if (busy <= most) continue;
-    most = busy;
-    busiest = cluster.devices[d].name;
-  }
-  plan.notes.push_back(fmt::format(
-      "binding: {} computes for {} of the step's {} ({:.1f} %)", busiest, format_seconds(most),
-      format_seconds(plan.predicted_step), 100 * most / std::max(plan.predicted_step, 1e-300)));
+  const std::vector<Seconds> busy = busy_of_devices(plan);
+  const auto longest = std::max_element(busy.begin(), busy.end());
+  const Seconds most = *longest;
+  const auto busiest = static_cast<std::size_t>(longest - busy.begin());
+  plan.notes.push_back(fmt::format("binding: {} computes for {} of the step's {} ({:.1f} %)",
+                                   cluster.devices[busiest].name, format_seconds(most),
+                                   format_seconds(plan.predicted_step),
+                                   100 * most / std::max(plan.predicted_step, 1e-300)));
   if (search == nullptr) {
     plan.notes.push_back("stages: pinned by the configuration");
   } else {
@@ -225,13 +214,11 @@ void add_notes(Plan& plan, const ClusterSpec& cluster, const Partition* search) 
                       format_seconds(search->runner_up_step),
                       100 * (search->runner_up_step / std::max(search->step, 1e-300) - 1)));
   }
-  for (const DeviceId device : plan.unused)
+  for (const std::string& name : unused_names(plan, cluster))
     plan.notes.push_back(
         search == nullptr
-            ? fmt::format("unused: {} is not among the pinned stages",
-                          cluster.devices[device.index()].name)
-            : fmt::format("unused: {}: giving it layers would not make the step shorter",
-                          cluster.devices[device.index()].name));
+            ? fmt::format("unused: {} is not among the pinned stages", name)
+            : fmt::format("unused: {}: giving it layers would not make the step shorter", name));
 }
 
 }  // namespace

@@ -2,33 +2,15 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
 
+#include "planner/device_kinds.h"
 #include "planner/memory.h"
+#include "planner/pipeline_time.h"
 #include "planner/schedules.h"
 #include "planner/stage_memory.h"
 #include "planner/step_costs.h"
 
 namespace troupe {
-namespace {
-
-bool alike(const DeviceSpec& a, const DeviceSpec& b) {
-  const auto rates = [](const DeviceRates& r) {
-    return std::tie(r.matmul_f32, r.matmul_bf16, r.vector_f32, r.memory, r.launch,
-                    r.action_overhead);
-  };
-  const auto seconds = [](const LayerSeconds& s) {
-    return std::tie(s.forward, s.backward_input, s.backward_weight, s.norm, s.update);
-  };
-  return a.memory == b.memory && rates(a.rates) == rates(b.rates) &&
-         std::equal(a.measured.begin(), a.measured.end(), b.measured.begin(), b.measured.end(),
-                    [&](const auto& x, const auto& y) {
-                      return x.first == y.first && seconds(x.second) == seconds(y.second);
-                    });
-}
-
-}  // namespace
-
 Pricer::Pricer(const ModelSpec& model,
                const ClusterSpec& cluster,
                const ModelProfile& profile,
@@ -37,15 +19,10 @@ Pricer::Pricer(const ModelSpec& model,
       cluster_(cluster),
       profile_(profile),
       options_(options),
-      chunks_(options.schedule == ScheduleKind::interleaved ? std::max(options.chunks, 1u) : 1) {
-  for (std::uint32_t d = 0; d < cluster.devices.size(); ++d) {
-    std::uint32_t kind = 0;
-    while (kind < kind_example_.size() &&
-           !alike(cluster.devices[kind_example_[kind]], cluster.devices[d]))
-      ++kind;
-    if (kind == kind_example_.size()) kind_example_.push_back(d);
-    device_kind_.push_back(kind);
-  }
+      chunks_(options.schedule == ScheduleKind::interleaved ? std::max(options.chunks, 1u) : 1),
+      device_kind_(device_kinds(cluster)) {
+  for (std::uint32_t d = 0; d < device_kind_.size(); ++d)
+    if (device_kind_[d] == kind_example_.size()) kind_example_.push_back(d);
   const std::uint32_t all = layers();
   seconds_.resize(kind_example_.size());
   for (const bool from_start : {false, true})
@@ -204,10 +181,24 @@ Seconds Pricer::lower_bound(const Candidate& candidate) const {
   return bound;
 }
 
+Bytes Pricer::boundary() const {
+  return boundary_bytes(profile_);
+}
+
+Bytes Pricer::table() const {
+  return token_table_bytes(model_);
+}
+
+StepCosts Pricer::costs_of(const Candidate& candidate) const {
+  return step_costs(stages_of(candidate), cluster_, model_, profile_, options_.shape.compute);
+}
+
 Seconds Pricer::simulate(const Candidate& candidate) {
+  if (options_.schedule == ScheduleKind::one_f_one_b)
+    return one_f_one_b_seconds(costs_of(candidate), options_.shape.microbatch_count,
+                               options_.transfer_slots, model_.tied);
   Pipeline& pipe = pipeline(static_cast<std::uint32_t>(candidate.order.size()));
-  return simulated_seconds(*pipe.run, step_costs(stages_of(candidate), cluster_, model_, profile_,
-                                                 options_.shape.compute));
+  return simulated_seconds(*pipe.run, costs_of(candidate));
 }
 
 std::size_t Pricer::actions(const Candidate& candidate) const {

@@ -53,6 +53,18 @@ class Pricer {
       return bytes.fixed + in_flight * bytes.saved + deferred * bytes.kept + bytes.workspace;
     };
   }
+  /// Bytes of a stage with these layers and so many microbatches in flight, none deferred, its
+  /// workspace included, without the buffers at its edges.
+  Bytes bytes_in_flight(std::uint32_t in_flight, std::uint32_t first, std::uint32_t last) const {
+    const StageBytes& bytes = stage_table(first, last);
+    return bytes.fixed + in_flight * bytes.saved + bytes.workspace;
+  }
+  /// Seconds of one action of each kind, without overhead.
+  const LayerSeconds& seconds(std::uint32_t device, std::uint32_t first, std::uint32_t last) const {
+    return seconds_table(device, first, last);
+  }
+  Bytes boundary() const;  ///< one tensor between stages, as the arena counts it
+  Bytes table() const;     ///< one f32 token table, likewise
   /// By stage: the buffers at its edges.
   std::vector<Bytes> edge_bytes_of(const std::vector<std::uint32_t>& order) const;
 
@@ -65,6 +77,8 @@ class Pricer {
   };
   Fit fit(const Candidate& candidate) const;
 
+  /// What a simulator needs of a candidate.
+  StepCosts costs_of(const Candidate& candidate) const;
   /// No schedule of this kind ends the step sooner.
   Seconds lower_bound(const Candidate& candidate) const;
   Seconds simulate(const Candidate& candidate);

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "apps/config_schema.h"
@@ -96,6 +97,64 @@ TEST_CASE("plan --explain gives reasons and terms, and repeats no table") {
   for (const char* part : {"binding: ", "search: ", "runner-up: ", "in flight ", "headroom "})
     CHECK(reasons.find(part) != std::string::npos);
   CHECK(reasons.find("MiB") == std::string::npos);
+}
+
+TEST_CASE("plan --explain says what binds, and what memory and devices would buy") {
+  const auto why = call({"plan", "conf/demo.toml", "--explain"});
+  for (const char* part : {"binds: ", "with 1 GiB more on ", "with one more device like v100: ",
+                           "with one more device like rtx3090: ", "with one more device like t4: "})
+    CHECK(why.out.find(part) != std::string::npos);
+  const auto json =
+      nlohmann::json::parse(call({"plan", "conf/demo.toml", "--explain", "--json"}).out);
+  CHECK(json.at("reasons").at("changes").size() >= 4);
+  CHECK(json.at("plan").contains("stages"));
+}
+
+TEST_CASE("plan --compare puts strategies in one table, with why some are refused") {
+  const auto all = call({"plan", "conf/demo.toml", "--compare"});
+  REQUIRE(all.code == 0);
+  for (const char* name : {"even ", "edgepipe ", "hetpipe ", "memory-balanced ", "zebra ", "auto "})
+    CHECK(all.out.find(std::string("\n") + name) != std::string::npos);
+  CHECK(all.out.find("no experts") != std::string::npos);
+  const auto two = call({"plan", "conf/demo.toml", "--compare=auto,zebra", "--json"});
+  const auto rows = nlohmann::json::parse(two.out);
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0].at("strategy") == "auto");
+  CHECK(rows[0].at("step_seconds").get<double>() > 0);
+  CHECK(rows[0].at("against_best") == 0);
+  CHECK(rows[1].at("step_seconds").is_null());
+  // Nothing fits: the exit code says so.
+  CHECK(call({"plan", "conf/demo.toml", "--compare=zebra"}).code == 3);
+}
+
+TEST_CASE("plan --strategy places as it is told, or says why not") {
+  const auto balanced = call({"plan", "conf/demo.toml", "--strategy", "memory-balanced"});
+  CHECK(balanced.code == 0);
+  CHECK(call({"plan", "conf/demo.toml", "--strategy", "auto"}).out ==
+        call({"plan", "conf/demo.toml"}).out);
+  const auto zebra = call({"plan", "conf/demo.toml", "--strategy", "zebra"});
+  CHECK(zebra.code == 2);
+  CHECK(zebra.err.find("no experts") != std::string::npos);
+  const auto unknown = call({"plan", "conf/demo.toml", "--strategy", "evn"});
+  CHECK(unknown.code == 2);
+  CHECK(unknown.err.find("there are even, edgepipe") != std::string::npos);
+  CHECK(call({"plan", "conf/demo.toml", "--compare=auto,evn"}).code == 2);
+  const auto pinned = call({"plan", "conf/mixed_gpus_pinned.toml", "--strategy", "even"});
+  CHECK(pinned.code == 2);
+  CHECK(pinned.err.find("pinned") != std::string::npos);
+}
+
+TEST_CASE("plan --explain chooses what the configuration leaves open") {
+  std::ifstream file(std::string(TROUPE_SOURCE_DIR) + "/conf/demo.toml");
+  const std::string demo{std::istreambuf_iterator<char>(file), {}};
+  CHECK(call({"plan", "conf/demo.toml", "--explain"}).out.find("left open") == std::string::npos);
+  const std::string open = std::regex_replace(demo, std::regex("\nmicrobatches = [0-9]+"), "");
+  REQUIRE(open != demo);
+  const std::string path = std::string(TROUPE_SOURCE_DIR) + "/conf/demo.toml";
+  const auto loaded = parse_config(open, path);
+  REQUIRE(loaded.loaded);
+  CHECK(loaded.loaded->open.microbatches);
+  CHECK_FALSE(parse_config(demo, path).loaded->open.microbatches);
 }
 
 TEST_CASE("every configuration that README and help pages show with its settings is legal") {

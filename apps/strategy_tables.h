@@ -1,0 +1,24 @@
+/// Strategies side by side, replicas, and the reasons of a plan, as `troupe plan` prints them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/table.h"
+#include "planner/plan_changes.h"
+#include "planner/step_choices.h"
+#include "planner/strategies.h"
+
+namespace troupe {
+
+/// One row a strategy: step, slowest device, bubble, memory, or why it is refused.
+Table strategy_table(const std::vector<StrategyOutcome>& outcomes, const ClusterSpec& cluster);
+/// One row a virtual worker: its share, pace and stages.
+Table worker_table(const WorkerPlan& workers, const ClusterSpec& cluster);
+/// What binds, and what changes would buy.
+std::string reasons_text(const PlanReasons& reasons, Seconds step, const ClusterSpec& cluster);
+nlohmann::json reasons_json(const PlanReasons& reasons, Seconds step, const ClusterSpec& cluster);
+/// What would be chosen of what the configuration leaves open, beside the step as it is.
+std::string choices_text(const std::vector<StepChoice>& choices, Seconds step);
+
+}  // namespace troupe

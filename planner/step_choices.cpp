@@ -1,0 +1,97 @@
+#include "planner/step_choices.h"
+
+#include <algorithm>
+
+#include "planner/partition.h"
+#include "planner/stage_front.h"
+#include "planner/step_costs.h"
+
+namespace troupe {
+namespace {
+
+std::vector<StepShape> shapes_of(const PlanRequest& request, bool open) {
+  const StepShape& given = request.options.shape;
+  if (!open || !request.profile_at) return {given};
+  std::vector<StepShape> shapes;
+  const std::uint32_t batch = std::max(given.batch_size, 1u);
+  for (std::uint32_t size = 1;; size = std::min(2 * size, batch)) {
+    StepShape shape = given;
+    shape.microbatch_size = size;
+    shape.microbatch_count = (batch + size - 1) / size;
+    shapes.push_back(shape);
+    if (size == batch) return shapes;
+  }
+}
+
+std::vector<std::pair<ScheduleKind, std::uint32_t>> schedules_of(const PlanRequest& request,
+                                                                 bool open) {
+  if (!open) return {{request.options.schedule, request.options.chunks}};
+  std::vector<std::pair<ScheduleKind, std::uint32_t>> all{
+      {ScheduleKind::gpipe, 1}, {ScheduleKind::one_f_one_b, 1}, {ScheduleKind::zero_bubble_h1, 1}};
+  if (layer_count(request.model) >= 4) all.emplace_back(ScheduleKind::interleaved, 2);
+  return all;
+}
+
+ModelProfile with_recompute(const ModelProfile& profile) {
+  // The head's activations are the logits; running it again right away would save nothing.
+  return {recomputed(profile.embedding), recomputed(profile.block), profile.head};
+}
+
+/// Measured devices at another profile.
+ClusterSpec carried(const PlanRequest& request, const ModelProfile& wanted) {
+  ClusterSpec cluster = request.cluster;
+  for (DeviceSpec& device : cluster.devices)
+    for (auto& [kind, seconds] : device.measured)
+      seconds = carried_over(seconds, request.profile.of(kind), wanted.of(kind));
+  return cluster;
+}
+
+}  // namespace
+
+LayerProfile recomputed(const LayerProfile& layer) {
+  LayerProfile made = layer;
+  const Bytes again = layer.saved_bytes - std::min(layer.saved_bytes, layer.output_bytes);
+  made.saved_bytes -= again;
+  made.backward_input += layer.forward;
+  made.backward_workspace_bytes =
+      std::max(layer.backward_workspace_bytes, layer.forward_workspace_bytes) + again;
+  return made;
+}
+
+std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoices& open) {
+  std::vector<StepChoice> choices;
+  for (const StepShape& shape : shapes_of(request, open.microbatches)) {
+    const ModelProfile kept =
+        shape == request.options.shape ? request.profile : request.profile_at(shape);
+    const ClusterSpec at_shape = carried(request, kept);
+    for (const bool again : {false, true}) {
+      if (again && !open.recompute) break;
+      const ModelProfile profile = again ? with_recompute(kept) : kept;
+      const ClusterSpec cluster = again ? carried(request, profile) : at_shape;
+      for (const auto& [schedule, chunks] : schedules_of(request, open.schedule)) {
+        PlanOptions options = request.options;
+        options.pinned.clear();
+        options.shape = shape;
+        options.schedule = schedule;
+        options.chunks = chunks;
+        StepChoice choice{shape, schedule, chunks, again, {}, std::nullopt};
+        if (again && schedule == ScheduleKind::one_f_one_b) {
+          if (auto made = recomputed_pipeline(request.model, at_shape, kept, options)) {
+            choice.step = made->step;
+            choice.again = std::move(made->again);
+          }
+        } else if (const auto found =
+                       search_partition(request.model, cluster, profile, options).found) {
+          choice.step = found->step;
+        }
+        choices.push_back(choice);
+      }
+    }
+  }
+  std::stable_sort(choices.begin(), choices.end(), [](const StepChoice& a, const StepChoice& b) {
+    return a.step && (!b.step || *a.step < *b.step);
+  });
+  return choices;
+}
+
+}  // namespace troupe

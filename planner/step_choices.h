@@ -1,0 +1,40 @@
+/// What the configuration leaves open of a step, chosen by planning every choice: microbatches,
+/// schedule, and whether activations are kept or computed again.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "planner/strategies.h"
+
+namespace troupe {
+
+/// What may be chosen; the rest stays as the request has it.
+struct OpenChoices {
+  bool microbatches = false;
+  bool schedule = false;
+  bool recompute = false;  ///< priced only: layers do not compute again yet
+};
+
+struct StepChoice {
+  StepShape shape;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  std::uint32_t chunks = 1;
+  /// Activations are computed again: by all blocks, but under 1F1B only by as many of each stage
+  /// as its memory asks for.
+  bool recompute = false;
+  std::vector<std::uint32_t> again;  ///< under 1F1B, by stage: blocks that compute again
+  std::optional<Seconds> step;       ///< none: does not fit
+};
+
+/// Every choice, the quickest first, those that do not fit last. Microbatch sizes are the powers of
+/// two up to the batch and the batch itself; schedules are all kinds, interleaved with 2 chunks.
+/// Devices that were measured at the request's shape are carried over to others. Without
+/// `request.profile_at` the shape stays.
+std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoices& open);
+
+/// A layer that keeps its output alone from F to B and runs F again before B: the rest of what it
+/// saved becomes workspace of the backward. B's input part takes the forward's work on top.
+LayerProfile recomputed(const LayerProfile& layer);
+
+}  // namespace troupe

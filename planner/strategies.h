@@ -1,0 +1,63 @@
+/// Named ways to place a model on a cluster, behind one interface, so that they can be compared in
+/// one table.
+///
+///   even             as many layers on every device as on any other, in the cluster's order
+///   edgepipe         the least slowest stage over all orders and choices of devices within their
+///                    memory, exactly: Hu et al. 2021 ("EdgePipe", arXiv:2110.14895), with the
+///                    activations in flight that training needs
+///   hetpipe          virtual workers with shares of the batch: Park et al. 2020 (USENIX ATC'20)
+///   memory-balanced  the stages that fill the fullest device least, as Peng et al. 2025
+///                    ("DawnPiper", arXiv:2505.05856) repartition for memory: roomy devices first,
+///                    where most microbatches are in flight
+///   zebra            attention and experts on different devices: Wu et al. 2025 (arXiv:2504.03871)
+///   auto             the planner's own search
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/plan.h"
+#include "planner/virtual_workers.h"
+
+namespace troupe {
+
+enum class Strategy : std::uint8_t { even, edgepipe, hetpipe, memory_balanced, zebra, automatic };
+inline constexpr Strategy all_strategies[] = {Strategy::even,    Strategy::edgepipe,
+                                              Strategy::hetpipe, Strategy::memory_balanced,
+                                              Strategy::zebra,   Strategy::automatic};
+std::string_view to_string(Strategy strategy);
+/// Error invalid_input: no strategy has this name; says which there are.
+Result<Strategy> parse_strategy(std::string_view text);
+
+/// What is to be planned. The parts must outlive the request.
+struct PlanRequest {
+  const ModelSpec& model;
+  const ClusterSpec& cluster;
+  const ModelProfile& profile;
+  const PlanOptions& options;  ///< pins are for no strategy
+  ProfileAt profile_at = {};
+};
+
+/// What a strategy came to.
+struct StrategyOutcome {
+  Strategy strategy = Strategy::automatic;
+  std::optional<Error> refused;  ///< set: nothing else is
+  /// One pipeline, which can be trained; or replicas, which are priced only.
+  std::optional<Plan> plan;
+  std::optional<WorkerPlan> workers;
+  Seconds step = 0;
+  DeviceId slowest;  ///< the device that computes longest
+  Seconds slowest_busy = 0;
+  double bubble = 0;        ///< share of the step that the devices in use idle, on average
+  double memory_share = 0;  ///< of the fullest device: predicted peak by memory
+  std::uint32_t devices_used = 0;
+};
+
+StrategyOutcome run_strategy(Strategy strategy, const PlanRequest& request);
+
+/// The measures of any plan, by the same rules.
+StrategyOutcome measured_outcome(Strategy strategy, Plan plan, const ClusterSpec& cluster);
+
+}  // namespace troupe

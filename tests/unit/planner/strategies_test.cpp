@@ -1,0 +1,162 @@
+#include "planner/strategies.h"
+
+#include <algorithm>
+#include <random>
+
+#include "planner/plan_changes.h"
+#include "planner/plan_measures.h"
+#include "planner/step_costs.h"
+#include "tests/support/catch.h"
+#include "tests/unit/planner/plan_fixture.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+struct Problem {
+  ModelSpec model;
+  ModelProfile profile = round_profile();
+  ClusterSpec cluster;
+  PlanOptions options;
+  PlanRequest request() const { return {model, cluster, profile, options}; }
+};
+
+Problem problem(std::uint32_t blocks, const std::vector<double>& speeds, std::uint32_t batches) {
+  return {small_model(blocks), round_profile(), cluster_of(speeds), options_of(batches)};
+}
+
+/// Seconds of the busiest stage of one microbatch.
+Seconds slowest_stage(const StrategyOutcome& outcome, const Problem& given) {
+  REQUIRE(outcome.plan);
+  Seconds most = 0;
+  for (const StagePlan& stage : outcome.plan->stages) {
+    const LayerSeconds one = stage_seconds(given.cluster.devices[stage.device.index()], given.model,
+                                           given.profile, stage.layers, DType::f32);
+    most = std::max(most, one.forward + one.backward_input + one.backward_weight);
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("strategies have names, and unknown ones are answered with those there are") {
+  for (const Strategy strategy : all_strategies)
+    CHECK(parse_strategy(to_string(strategy)).value() == strategy);
+  const auto none = parse_strategy("pipedream");
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.error().text ==
+        "there is no strategy \"pipedream\"; there are even, edgepipe, hetpipe, memory-balanced, "
+        "zebra, auto");
+}
+
+TEST_CASE("even: as many layers on every device, in the cluster's order") {
+  const Problem given = problem(10, {1, 4, 2, 8}, 8);
+  const StrategyOutcome outcome = run_strategy(Strategy::even, given.request());
+  REQUIRE(outcome.plan);
+  REQUIRE(outcome.plan->stages.size() == 4);
+  for (std::uint32_t s = 0; s < 4; ++s) {
+    CHECK(outcome.plan->stages[s].layers.size() == 3);
+    CHECK(outcome.plan->stages[s].device == DeviceId{s});
+  }
+  CHECK(outcome.slowest == DeviceId{0});
+  // More devices than layers: each layer has one.
+  const Problem few = problem(1, {1, 1, 1, 1, 1}, 2);
+  CHECK(run_strategy(Strategy::even, few.request()).plan->stages.size() == 3);
+}
+
+TEST_CASE("edgepipe has the least slowest stage, auto the least step, of all strategies") {
+  for (std::uint32_t seed = 0; seed < 25; ++seed) {
+    INFO("seed " << seed);
+    std::mt19937 random(seed);
+    std::vector<double> speeds(2 + random() % 3);
+    for (double& speed : speeds) speed = 1.0 + static_cast<double>(random() % 4);
+    const Problem given = problem(3 + random() % 8, speeds, 4 + random() % 8);
+    const StrategyOutcome best = run_strategy(Strategy::automatic, given.request());
+    const StrategyOutcome bottleneck = run_strategy(Strategy::edgepipe, given.request());
+    REQUIRE(best.plan);
+    for (const Strategy strategy :
+         {Strategy::even, Strategy::edgepipe, Strategy::memory_balanced}) {
+      const StrategyOutcome other = run_strategy(strategy, given.request());
+      REQUIRE(other.plan);
+      CHECK(best.step <= other.step * (1 + 1e-9));
+      // Its stages count what comes in over the links too, here 2 us a tensor.
+      CHECK(slowest_stage(bottleneck, given) <= slowest_stage(other, given) + 10e-6);
+    }
+  }
+}
+
+TEST_CASE("memory-balanced fills the fullest device less than any other strategy") {
+  Problem given = problem(14, {4, 2, 1, 1}, 8);
+  for (std::size_t d = 0; d < 4; ++d) given.cluster.devices[d].memory = (4 + 4 * d) * 4_MiB;
+  const StrategyOutcome balanced = run_strategy(Strategy::memory_balanced, given.request());
+  REQUIRE(balanced.plan);
+  CHECK(balanced.plan->stages.front().device == DeviceId{3});
+  for (const Strategy strategy : {Strategy::even, Strategy::edgepipe, Strategy::automatic}) {
+    const StrategyOutcome other = run_strategy(strategy, given.request());
+    if (other.plan) CHECK(balanced.memory_share <= other.memory_share);
+  }
+}
+
+TEST_CASE("hetpipe prices replicas; zebra without experts is refused with the reason") {
+  const Problem given = problem(6, {2, 2, 1, 1}, 12);
+  const StrategyOutcome replicas = run_strategy(Strategy::hetpipe, given.request());
+  REQUIRE(replicas.workers);
+  std::uint32_t shared = 0;
+  for (const VirtualWorker& worker : replicas.workers->workers) shared += worker.share;
+  CHECK(shared == 12);
+  CHECK(replicas.memory_share > 0);
+  CHECK(replicas.memory_share <= 1);
+  const StrategyOutcome zebra = run_strategy(Strategy::zebra, given.request());
+  REQUIRE(zebra.refused);
+  CHECK(zebra.refused->text.find("no experts") != std::string::npos);
+}
+
+TEST_CASE(
+    "a strategy that does not fit is refused as the plan would be, an impossible request too") {
+  Problem given = problem(6, {1, 1}, 4);
+  given.cluster.devices[0].memory = 1_MiB;
+  const StrategyOutcome even = run_strategy(Strategy::even, given.request());
+  REQUIRE(even.refused);
+  CHECK(even.refused->code == ErrorCode::does_not_fit);
+  CHECK(run_strategy(Strategy::automatic, given.request()).plan);
+  given.cluster.devices[0].memory = 0;
+  for (const Strategy strategy : all_strategies) {
+    const StrategyOutcome none = run_strategy(strategy, given.request());
+    REQUIRE(none.refused);
+    CHECK(none.refused->code == ErrorCode::invalid_input);
+  }
+}
+
+TEST_CASE("the idle share of a strategy is what its devices do not compute") {
+  const Problem given = problem(2, {1, 1}, 4);
+  const StrategyOutcome outcome = run_strategy(Strategy::even, given.request());
+  REQUIRE(outcome.plan);
+  const auto busy = busy_of_devices(*outcome.plan);
+  CHECK(outcome.bubble == Approx(1 - (busy[0] + busy[1]) / (2 * outcome.step)));
+  CHECK(outcome.slowest_busy == std::max(busy[0], busy[1]));
+}
+
+TEST_CASE("what a change would buy is the plan with the change") {
+  Problem given = problem(12, {1, 2, 4}, 8);
+  given.cluster.devices[2].memory = 6_MiB;  // the fastest holds few layers
+  const auto plan = make_plan(given.model, given.cluster, given.profile, given.options);
+  REQUIRE(plan.ok());
+  const PlanReasons reasons = reasons_of(*plan, given.request());
+  CHECK(reasons.fullest == DeviceId{2});
+  CHECK(reasons.memory_binds);
+  ClusterSpec more = given.cluster;
+  more.devices[2].memory += 1_GiB;
+  REQUIRE(reasons.changes.front().step);
+  CHECK(*reasons.changes.front().step ==
+        make_plan(given.model, more, given.profile, given.options)->predicted_step);
+  CHECK(*reasons.changes.front().step < plan->predicted_step);
+  // One more device of each kind: three kinds.
+  CHECK(std::count_if(reasons.changes.begin(), reasons.changes.end(), [](const PlanChange& one) {
+          return one.change.rfind("one more device like dev", 0) == 0;
+        }) == 3);
+  more = given.cluster;
+  more.devices.push_back(more.devices[2]);
+  CHECK(*reasons.changes.back().step ==
+        make_plan(given.model, more, given.profile, given.options)->predicted_step);
+}
