@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ostream>
+#include <sstream>
 
 #include "actors/launch.h"
 #include "apps/config_arguments.h"
@@ -41,8 +42,8 @@ struct PlanArguments {
   bool json = false;
   std::string strategy = "auto";
   bool compares = false;
-  std::vector<std::string> compared;  ///< empty: all
-  std::string html;                   ///< file to write
+  std::string compared;  ///< names with commas between; empty: all
+  std::string html;      ///< file to write
 };
 
 Status write_page(const PlanArguments& arguments, const RunSpec& spec, const PlannedRun& planned) {
@@ -136,8 +137,8 @@ ExitCode compare(const PlanRequest& request,
 
 Result<std::vector<Strategy>> strategies_of(const PlanArguments& arguments) {
   std::vector<Strategy> chosen;
-  for (const std::string& name : arguments.compared) {
-    if (name.empty()) continue;  // of a bare --compare
+  std::istringstream names(arguments.compared);
+  for (std::string name; std::getline(names, name, ',');) {
     const auto strategy = parse_strategy(name);
     if (!strategy) return strategy.error();
     if (std::find(chosen.begin(), chosen.end(), *strategy) == chosen.end())
@@ -205,7 +206,6 @@ void add_plan(CLI::App& app, ChosenCommand& chosen) {
       command
           ->add_option("--compare", what.compared,
                        "All strategies in one table, or those named, with commas between")
-          ->delimiter(',')
           ->expected(0, 1);
   command->add_flag("--json", what.json, "Print the plan, or the table, as JSON");
   command

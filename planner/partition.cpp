@@ -16,7 +16,7 @@ namespace {
 /// Simulated actions that one search may spend: a fraction of a second.
 constexpr std::size_t action_budget = 1'500'000;
 /// Up to so many devices, whole orders of them are proposed beside what large_partition.h finds.
-constexpr std::uint32_t propose_limit = 24;
+constexpr std::uint32_t propose_limit = 40;
 /// Up to so many, orders of some of the counts of devices.
 constexpr std::uint32_t thinned_limit = 64;
 /// Relative difference of step times below which fewer stages win.

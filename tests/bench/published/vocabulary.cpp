@@ -33,7 +33,7 @@ std::vector<Score> score_vocabulary_parallelism(const std::filesystem::path& fol
     settings[{row.text("seq"), row.text("vocab_k")}][schedule] = both;
     if (schedule == "Redis") {
       ++searched;
-      optimal += run.slowest(run.stages(schedule)) <= run.least_slowest() * (1 + 1e-9) ? 1 : 0;
+      optimal += run.search_is_as_good() ? 1 : 0;
     }
   }
   for (const auto& [setting, runs] : settings) {
@@ -52,8 +52,8 @@ std::vector<Score> score_vocabulary_parallelism(const std::filesystem::path& fol
   Score one = ratio.score("vocabulary_parallelism", "MFU against the plainest schedule");
   require_mean(one, 0.08);
   one.notes.push_back(
-      fmt::format("the redistributed partition: the slowest stage is the least there is in {} of "
-                  "{} searches",
+      fmt::format("the redistributed partition: in {} of {} settings the planner's search finds "
+                  "stages that end the step no later",
                   optimal, searched));
   if (optimal < searched) one.reached = false;
   Score two = absolute.score("vocabulary_parallelism", "MFU");

@@ -44,8 +44,10 @@ TEST_CASE("vocabulary_parallelism.csv: MFU against the plain pipeline, and its r
     if (row.text("metric") != "mfu" || schedule == "Baseline") continue;
     INFO(row.text("row_id") << " " << schedule);
     const VocabularyTableRun run(row);
-    if (schedule == "Redis")
+    if (schedule == "Redis") {
       CHECK(run.slowest(run.stages(schedule)) <= run.least_slowest() * (1 + 1e-9));
+      CHECK(run.search_is_as_good());
+    }
     const auto base = plain.find(setting(row));
     if (base == plain.end()) continue;
     const double ratio = run.mfu(schedule) / base->second.first;
