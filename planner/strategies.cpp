@@ -129,6 +129,13 @@ WorkerCosts worker_costs(const PlanRequest& request, const std::vector<std::uint
   return costs;
 }
 
+std::vector<StagePlan> stages_of(const VirtualWorker& worker) {
+  std::vector<StagePlan> stages;
+  for (const WorkerStage& stage : worker.stages)
+    stages.push_back({{stage.first, stage.last}, DeviceId{stage.device}});
+  return stages;
+}
+
 StrategyOutcome edgepipe(const PlanRequest& request) {
   if (request.options.schedule == ScheduleKind::interleaved)
     return refused(Strategy::edgepipe,
@@ -146,10 +153,7 @@ StrategyOutcome edgepipe(const PlanRequest& request) {
                      std::min(static_cast<std::uint32_t>(all.size()), layer_count(request.model)));
   const auto worker = split_worker(cluster, worker_costs(request, examples), all, in_flight);
   if (!worker) return refused(Strategy::edgepipe, worker.error());
-  std::vector<StagePlan> stages;
-  for (const WorkerStage& stage : worker->stages)
-    stages.push_back({{stage.first, stage.last}, DeviceId{stage.device}});
-  return pinned(Strategy::edgepipe, request, std::move(stages), "the least slowest stage");
+  return pinned(Strategy::edgepipe, request, stages_of(*worker), "the least slowest stage");
 }
 
 /// Peak bytes of a worker's device by its memory.
@@ -170,6 +174,13 @@ StrategyOutcome hetpipe(const PlanRequest& request) {
   const WorkerCosts costs = worker_costs(request, examples);
   auto workers = best_workers(cluster, costs, request.options.shape.microbatch_count);
   if (!workers) return refused(Strategy::hetpipe, workers.error());
+  // One worker is a pipeline like any other: simulated, filling and draining included.
+  const auto idle = [](const VirtualWorker& worker) { return worker.share == 0; };
+  const auto& all = workers->workers;
+  if (std::count_if(all.begin(), all.end(), idle) + 1 == std::ssize(all))
+    return pinned(Strategy::hetpipe, request,
+                  stages_of(*std::find_if_not(all.begin(), all.end(), idle)),
+                  "one virtual worker: the least slowest stage");
   StrategyOutcome outcome;
   outcome.strategy = Strategy::hetpipe;
   outcome.step = workers->step;

@@ -116,6 +116,15 @@ TEST_CASE("plan --compare puts strategies in one table, with why some are refuse
   for (const char* name : {"even ", "edgepipe ", "hetpipe ", "memory-balanced ", "zebra ", "auto "})
     CHECK(all.out.find(std::string("\n") + name) != std::string::npos);
   CHECK(all.out.find("no experts") != std::string::npos);
+  // The automatic plan of three devices is the optimum: no other strategy may claim less.
+  for (const auto& row :
+       nlohmann::json::parse(call({"plan", "conf/demo.toml", "--compare", "--json"}).out))
+    if (row.at("replicas") == 1) CHECK(row.at("against_best").get<double>() >= 0);
+  CHECK(nlohmann::json::parse(
+            call({"plan", "conf/demo.toml", "--compare=auto,hetpipe", "--json"}).out)
+            .at(0)
+            .at("against_best")
+            .get<double>() < 1e-9);
   const auto two = call({"plan", "conf/demo.toml", "--compare=auto,zebra", "--json"});
   const auto rows = nlohmann::json::parse(two.out);
   REQUIRE(rows.size() == 2);
