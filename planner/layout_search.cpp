@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "planner/result.h"
 
@@ -160,6 +161,15 @@ std::optional<PricedLayout> with_batch(const ArchitectureRun& run,
   return out;
 }
 
+/// Shares are multiples of it: 1, or for large batches the least divisor that leaves at most so
+/// many shares.
+std::uint64_t unit_of(std::uint64_t batch) {
+  constexpr std::uint64_t most_shares = 2048;
+  std::uint64_t unit = (batch + most_shares - 1) / most_shares;
+  while (batch % unit != 0) ++unit;
+  return unit;
+}
+
 /// By share in sequences: the group's soonest end and the layout of it.
 struct Offers {
   std::vector<Seconds> seconds;
@@ -169,6 +179,7 @@ struct Offers {
 Offers offers_of(const ArchitectureRun& run,
                  const DeviceGroup& group,
                  std::uint64_t batch,
+                 std::uint64_t unit,
                  const Framework& framework,
                  const LayoutChoices& choices,
                  std::size_t keep) {
@@ -177,10 +188,11 @@ Offers offers_of(const ArchitectureRun& run,
   out.seconds[0] = 0;
   // Layouts are ranked at the shares that they can have: the whole batch, rounded down to a
   // multiple of the replicas that the group may hold.
-  for (std::uint64_t ranked = batch; ranked >= 1; ranked /= 2) {
+  for (std::uint64_t ranked = batch; ranked >= unit; ranked /= 2) {
     for (const PricedLayout& candidate :
          search_layouts(run, group, ranked, framework, choices, keep).best) {
-      const std::uint64_t grain = candidate.layout.data * candidate.layout.microbatch;
+      const std::uint64_t grain =
+          std::lcm(candidate.layout.data * candidate.layout.microbatch, unit);
       for (std::uint64_t share = grain; share <= batch; share += grain) {
         auto priced = with_batch(run, group, share, framework, candidate.layout);
         if (!priced || priced->seconds.total() >= out.seconds[share]) continue;
@@ -202,17 +214,17 @@ struct Ends {
         shares(groups + 1, Counts(batch + 1, 0)) {}
 };
 
-std::vector<Ends> join(const std::vector<Offers>& offers, std::uint64_t batch) {
+std::vector<Ends> join(const std::vector<Offers>& offers, std::uint64_t batch, std::uint64_t unit) {
   std::vector<Ends> ends(1, Ends(offers.size(), batch));
   ends[0].seconds[0][0] = 0;
   for (const Offers& offer : offers) {
     const Ends& before = ends.back();
     Ends after(offers.size(), batch);
     after.seconds = before.seconds;  // without this group
-    for (std::uint64_t share = 1; share <= batch; ++share) {
+    for (std::uint64_t share = unit; share <= batch; share += unit) {
       if (offer.seconds[share] == never) continue;
       for (std::size_t members = 1; members <= offers.size(); ++members)
-        for (std::uint64_t sum = share; sum <= batch; ++sum) {
+        for (std::uint64_t sum = share; sum <= batch; sum += unit) {
           const Seconds end =
               std::max(before.seconds[members - 1][sum - share], offer.seconds[share]);
           if (end >= after.seconds[members][sum]) continue;
@@ -266,10 +278,11 @@ std::optional<SharedStep> share_batch(const ArchitectureRun& run,
                                       const Framework& framework,
                                       const LayoutChoices& choices,
                                       std::size_t keep) {
+  const std::uint64_t unit = unit_of(batch);
   std::vector<Offers> offers;
   for (const DeviceGroup& group : groups)
-    offers.push_back(offers_of(run, group, batch, framework, choices, keep));
-  const std::vector<Ends> ends = join(offers, batch);
+    offers.push_back(offers_of(run, group, batch, unit, framework, choices, keep));
+  const std::vector<Ends> ends = join(offers, batch, unit);
   const auto parameters = static_cast<double>(parameter_count(run.model));
   SharedStep out;
   out.seconds = never;

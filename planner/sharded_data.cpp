@@ -42,11 +42,11 @@ class Link {
   Seconds free_ = 0;
 };
 
-}  // namespace
+/// Microbatches that are played; by then each takes as long as the one before.
+constexpr std::uint64_t most_played = 16;
 
-ShardedSeconds sharded_step_seconds(std::span<const ShardedLayer> layers,
-                                    const ShardedSchedule& schedule) {
-  EXPECTS(schedule.microbatches >= 1);
+ShardedSeconds played_seconds(std::span<const ShardedLayer> layers,
+                              const ShardedSchedule& schedule) {
   const std::vector<Use> uses = uses_of(layers, schedule);
   Link link;
   std::deque<Seconds> gathered;  // of the uses from the next one on
@@ -67,6 +67,23 @@ ShardedSeconds sharded_step_seconds(std::span<const ShardedLayer> layers,
     link.carry(now, uses[i].scatter);
   }
   out.exposed = std::max(now, link.free_at()) - out.arithmetic;
+  return out;
+}
+
+}  // namespace
+
+ShardedSeconds sharded_step_seconds(std::span<const ShardedLayer> layers,
+                                    const ShardedSchedule& schedule) {
+  EXPECTS(schedule.microbatches >= 1);
+  if (schedule.microbatches <= most_played) return played_seconds(layers, schedule);
+  ShardedSchedule part = schedule;
+  part.microbatches = most_played - 1;
+  const ShardedSeconds shorter = played_seconds(layers, part);
+  part.microbatches = most_played;
+  ShardedSeconds out = played_seconds(layers, part);
+  const auto more = static_cast<double>(schedule.microbatches - most_played);
+  out.exposed += more * (out.exposed - shorter.exposed);
+  out.arithmetic += more * (out.arithmetic - shorter.arithmetic);
   return out;
 }
 
