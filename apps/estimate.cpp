@@ -309,11 +309,12 @@ ExitCode estimate_unlike(const Question& question, bool json, const Console& con
   const auto step = share_batch(question.run, question.groups, question.batch, question.network,
                                 question.framework, question.choices);
   if (!step) {
+    ExitCode code = ExitCode::usage;
     for (const DeviceGroup& group : question.groups)
-      report_error(nothing_fits(group, search_layouts(question.run, group, question.batch,
-                                                      question.framework, question.choices)),
-                   console);
-    return ExitCode::does_not_fit;
+      if (report_error(nothing_fits(group, search(question, group)), console) ==
+          ExitCode::does_not_fit)
+        code = ExitCode::does_not_fit;
+    return code;
   }
   const Table table = share_table(question, *step);
   if (json) {
@@ -334,6 +335,8 @@ ExitCode estimate_unlike(const Question& question, bool json, const Console& con
 ExitCode estimate(const EstimateArguments& arguments, const Console& console) {
   const auto question = question_of(arguments);
   if (!question) return report_error(question.error(), console);
+  if (question->groups.size() > 1 && arguments.explain)
+    return report_error(wrong("--explain goes with one --devices"), console);
   return question->groups.size() == 1
              ? estimate_equal(*question, arguments.explain, arguments.json, console)
              : estimate_unlike(*question, arguments.json, console);

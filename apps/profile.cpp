@@ -184,6 +184,9 @@ Result<Checked> check(const ProfileArguments& arguments) {
   for (const std::string& folder : arguments.disks)
     if (!fs::is_directory(folder, failure))
       return refuse(fmt::format("--disk {}: there is no such folder", folder));
+  const fs::file_status there = fs::status(arguments.out, failure);
+  if (fs::exists(there) && !fs::is_regular_file(there))
+    return refuse(fmt::format("--out {}: is no file, and is never replaced", arguments.out));
   if (!arguments.force && fs::exists(fs::symlink_status(arguments.out, failure)))
     return refuse(fmt::format("{} exists; another name with --out FILE, or --force to replace it",
                               arguments.out));
@@ -194,10 +197,13 @@ Result<Checked> check(const ProfileArguments& arguments) {
 }
 
 Status save(const std::string& path, const std::string& text) {
-  const fs::path fresh = path + ".new";
-  TROUPE_TRY(remove_tree(fresh));
-  const auto written = write_file(fresh, text);
-  if (!written) return written.error();
+  // A name that nobody else has: what lies beside the file is not ours to remove.
+  const fs::path fresh = fmt::format("{}.{}.writing", path, ::getpid());
+  if (const auto written = write_file(fresh, text); !written) {
+    std::error_code ignored;
+    fs::remove(fresh, ignored);
+    return written.error();
+  }
   return rename_durably(fresh, path);
 }
 

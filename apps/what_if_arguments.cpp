@@ -111,6 +111,10 @@ class Reader {
     if (name == "bandwidth") {
       const auto bandwidth = parse_rate(value);
       if (!bandwidth) wrong("--link", text, "bandwidth: {}", bandwidth.error().text);
+      if (bandwidth && *bandwidth <= 0) {
+        wrong("--link", text, "bandwidth: must be more than 0; to cut a link off, --stop a device");
+        return false;
+      }
       if (bandwidth) change.bandwidth = *bandwidth;
       return bandwidth.ok();
     }

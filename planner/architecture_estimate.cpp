@@ -179,8 +179,13 @@ Seconds reduction_seconds(const ArchitectureRun& run,
   const double whole = parameters.dense * framework.reduced_bytes;
   const Group replicas = group_of(real(layout.data * layout.context), real(layout.tensor), net);
   Seconds reduced = unit.scatter, gathered = 0;
-  if (layout.zero == ZeroStage::none || framework.reduced_whole)
+  if (layout.zero == ZeroStage::none || framework.reduced_whole) {
     reduced = all_reduce_seconds(whole, replicas, net);
+    const double holders = real(layout.data * layout.context * layout.tensor) / real(layout.expert);
+    if (parameters.experts > 0 && holders > 1)
+      reduced += all_reduce_seconds(parameters.experts * framework.reduced_bytes,
+                                    group_of(holders, real(layout.expert), net), net);
+  }
   if (layout.zero != ZeroStage::none) {
     gathered = unit.gather;
     if (framework.owners_broadcast)
@@ -189,6 +194,9 @@ Seconds reduction_seconds(const ArchitectureRun& run,
                                   group_of(shards_of(layout).dense, real(layout.tensor), net), net);
   }
   if (framework.reduction_hidden) reduced = std::max(0.0, reduced - stage.backward);
+  // Who keeps a shard of the gradients only reduces them after every microbatch.
+  if (layout.zero == ZeroStage::gradients && !framework.reduced_whole)
+    reduced *= real(layout.microbatches());
   if (framework.gather_hidden) gathered = std::max(0.0, gathered - stage.forward);
   return reduced + gathered;
 }

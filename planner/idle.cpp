@@ -72,7 +72,8 @@ Gap explain(const PlayedLanes& lanes, const Action& action, Seconds from, Second
     at = std::min(at, end);
     if (at <= from) break;
     if (gap.waited_for == nullptr) gap.waited_for = span;
-    const Seconds begin = std::max(from, span->begin);
+    // Clocks of two processes may differ: what is waited for began at the latest when it ended.
+    const Seconds begin = std::min(at, std::max(from, span->begin));
     (is_transfer(span->action.op) ? gap.link : gap.compute) += at - begin;
     at = begin;
     current = &span->action;

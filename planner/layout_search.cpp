@@ -1,8 +1,10 @@
 #include "planner/layout_search.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "planner/result.h"
 
@@ -82,7 +84,7 @@ template <class Use>
 void for_each_policy(const Layout& cut, const Policies& policies, const Use& use) {
   Layout layout = cut;
   for (const ZeroStage zero : policies.zero) {
-    if (zero != ZeroStage::none && layout.data == 1) continue;
+    if (zero != ZeroStage::none && layout.data * layout.context == 1) continue;
     if (zero > ZeroStage::optimizer && layout.pipeline > 1) continue;
     layout.zero = zero;
     for (const Recompute recompute : policies.recompute) {
@@ -103,6 +105,8 @@ void for_each_grid(const ArchitectureRun& run,
   for (const std::uint64_t tensor : allowed(divisors(group.devices, per_node), choices.tensor))
     for (const std::uint64_t pipeline : pipelines(run, group.devices / tensor, choices.pipeline))
       for (const std::uint64_t context : contexts) {
+        // A tensor group lies within a node.
+        if (group.devices > per_node && per_node % tensor != 0) continue;
         if (context == 0 || group.devices / tensor / pipeline % context != 0) continue;
         Layout layout;
         layout.tensor = tensor;
@@ -155,9 +159,9 @@ std::optional<PricedLayout> with_batch(const ArchitectureRun& run,
   if (batch == 0 || batch % (layout.data * layout.microbatch) != 0) return std::nullopt;
   layout.batch = batch;
   if (layout.chunks > 1 && layout.microbatches() % layout.pipeline != 0) return std::nullopt;
-  PricedLayout out{layout, step_seconds(run, layout, framework, group.cluster),
-                   step_bytes(run, layout, framework)};
+  PricedLayout out{layout, {}, step_bytes(run, layout, framework)};
   if (out.bytes.total() > group.memory) return std::nullopt;
+  out.seconds = step_seconds(run, layout, framework, group.cluster);
   return out;
 }
 
@@ -165,9 +169,10 @@ std::optional<PricedLayout> with_batch(const ArchitectureRun& run,
 /// many shares.
 std::uint64_t unit_of(std::uint64_t batch) {
   constexpr std::uint64_t most_shares = 2048;
+  constexpr std::uint64_t too_coarse = 256;
   std::uint64_t unit = (batch + most_shares - 1) / most_shares;
   while (batch % unit != 0) ++unit;
-  return unit;
+  return batch / unit < too_coarse && batch <= 8 * most_shares ? 1 : unit;
 }
 
 /// By share in sequences: the group's soonest end and the layout of it.
@@ -175,6 +180,38 @@ struct Offers {
   std::vector<Seconds> seconds;
   std::vector<std::optional<PricedLayout>> layouts;
 };
+
+/// What tells layouts of one search apart, but for the batch.
+using LayoutKey = std::array<std::uint64_t, 8>;
+LayoutKey key_of(const Layout& layout) {
+  return {layout.tensor,
+          layout.pipeline,
+          layout.context,
+          layout.expert,
+          layout.microbatch,
+          layout.chunks,
+          static_cast<std::uint64_t>(layout.zero),
+          static_cast<std::uint64_t>(layout.recompute)};
+}
+
+/// Batches at which a group's layouts are ranked: every share where these are few; else the whole
+/// batch, half of it and so on, each also rounded down to a multiple of every number of replicas
+/// that the group may hold.
+std::set<std::uint64_t> ranking_batches(const DeviceGroup& group,
+                                        std::uint64_t batch,
+                                        std::uint64_t unit) {
+  constexpr std::uint64_t few = 128;
+  std::set<std::uint64_t> out;
+  if (batch / unit <= few) {
+    for (std::uint64_t share = unit; share <= batch; share += unit) out.insert(share);
+    return out;
+  }
+  const Counts replicas = divisors(group.devices, group.devices);
+  for (std::uint64_t share = batch; share >= unit; share /= 2)
+    for (const std::uint64_t count : replicas)
+      if (share >= count) out.insert(share / count * count);
+  return out;
+}
 
 Offers offers_of(const ArchitectureRun& run,
                  const DeviceGroup& group,
@@ -186,21 +223,20 @@ Offers offers_of(const ArchitectureRun& run,
   Offers out{std::vector<Seconds>(batch + 1, never),
              std::vector<std::optional<PricedLayout>>(batch + 1)};
   out.seconds[0] = 0;
-  // Layouts are ranked at the shares that they can have: the whole batch, rounded down to a
-  // multiple of the replicas that the group may hold.
-  for (std::uint64_t ranked = batch; ranked >= unit; ranked /= 2) {
+  std::set<LayoutKey> priced;
+  for (const std::uint64_t ranked : ranking_batches(group, batch, unit))
     for (const PricedLayout& candidate :
          search_layouts(run, group, ranked, framework, choices, keep).best) {
+      if (!priced.insert(key_of(candidate.layout)).second) continue;
       const std::uint64_t grain =
           std::lcm(candidate.layout.data * candidate.layout.microbatch, unit);
       for (std::uint64_t share = grain; share <= batch; share += grain) {
-        auto priced = with_batch(run, group, share, framework, candidate.layout);
-        if (!priced || priced->seconds.total() >= out.seconds[share]) continue;
-        out.seconds[share] = priced->seconds.total();
-        out.layouts[share] = std::move(priced);
+        auto offer = with_batch(run, group, share, framework, candidate.layout);
+        if (!offer || offer->seconds.total() >= out.seconds[share]) continue;
+        out.seconds[share] = offer->seconds.total();
+        out.layouts[share] = std::move(offer);
       }
     }
-  }
   return out;
 }
 

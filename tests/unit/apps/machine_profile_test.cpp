@@ -193,10 +193,22 @@ TEST_CASE("troupe profile measures what is here once a kind, and overwrites noth
         std::string::npos);
   CHECK(content_of(file) == before);
 
+  // A folder is never replaced, by force neither, and what lies beside the file stays.
+  fs::create_directories(folder / "kept" / "inside");
+  auto over_a_folder = arguments;
+  std::replace(over_a_folder.begin(), over_a_folder.end(), file, (folder / "kept").string());
+  over_a_folder.emplace_back("--force");
+  const Outcome refused = call(over_a_folder);
+  CHECK(refused.code == 2);
+  CHECK(refused.err.find("is no file, and is never replaced") != std::string::npos);
+  CHECK(fs::is_directory(folder / "kept" / "inside"));
+  fs::create_directories(file + ".new/inside");
+
   auto forced = arguments;
   for (const char* more : {"--force", "--json", "--quiet"}) forced.emplace_back(more);
   const Outcome third = call(forced);
   CHECK(third.code == 0);
+  CHECK(fs::is_directory(file + ".new/inside"));
   CHECK(third.err.find("[1/4]") == std::string::npos);
   const auto json = nlohmann::json::parse(third.out);
   CHECK(json["cpu"]["threads_1"]["fp32_tflops"] > 0);

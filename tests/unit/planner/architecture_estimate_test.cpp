@@ -183,3 +183,22 @@ TEST_CASE("a pipeline of an architecture adds up; a sharded step waits for its f
   slow.overlaps_gathers = false;
   CHECK(step_seconds(run_of("llama-3-8b"), sharded, slow, h100s()).reduction > step.reduction);
 }
+
+TEST_CASE("gradients of experts are reduced as well, with and without sharded states") {
+  const ArchitectureRun run = run_of("mixtral-8x7b");
+  Layout layout = layout_of(8, 64);
+  const Seconds together = step_seconds(run, layout, {}, h100s()).reduction;
+  layout.zero = ZeroStage::optimizer;
+  CHECK(together == Approx(step_seconds(run, layout, {}, h100s()).reduction).epsilon(0.05));
+  layout.zero = ZeroStage::none;
+  layout.expert = 8;  // every rank has experts of its own: they are nobody else's
+  CHECK(step_seconds(run, layout, {}, h100s()).reduction < together / 4);
+}
+
+TEST_CASE("who keeps a shard of the gradients reduces them after every microbatch") {
+  Layout layout = layout_of(8, 64);
+  layout.zero = ZeroStage::optimizer;
+  const Seconds once = step_seconds(run_of("llama-3-8b"), layout, {}, h100s()).reduction;
+  layout.zero = ZeroStage::gradients;
+  CHECK(step_seconds(run_of("llama-3-8b"), layout, {}, h100s()).reduction > 3 * once);
+}

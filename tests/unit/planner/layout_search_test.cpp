@@ -164,6 +164,38 @@ TEST_CASE("unlike groups get shares that no other division of the batch beats") 
   CHECK(found->seconds >= least * 0.9999999);
 }
 
+TEST_CASE("shares that halving does not reach are found, and awkward batches are divided") {
+  const ArchitectureRun model = gpt(8, 2048);
+  for (const std::uint64_t batch : {100, 4099}) {
+    INFO("batch " << batch);
+    const std::vector<DeviceGroup> groups{a100s(batch == 100 ? 8 : 1), a100s(batch == 100 ? 4 : 1)};
+    const auto found = share_batch(model, groups, batch, 50e9, {});
+    REQUIRE(found.has_value());
+    CHECK(found->shares[0].batch + found->shares[1].batch == batch);
+    CHECK(found->shares[0].batch > 0);
+    CHECK(found->shares[1].batch > 0);
+    if (batch != 100) continue;
+    Seconds least = std::numeric_limits<Seconds>::infinity();
+    for (std::uint64_t first = 1; first < batch; ++first) {
+      const auto one = search_layouts(model, groups[0], first, {}).best;
+      const auto other = search_layouts(model, groups[1], batch - first, {}).best;
+      if (one.empty() || other.empty()) continue;
+      least = std::min(least, std::max(one.front().seconds.total(), other.front().seconds.total()));
+    }
+    CHECK(found->seconds - found->reduction == least);
+  }
+}
+
+TEST_CASE("tensor groups do not straddle nodes") {
+  DeviceGroup group = a100s(12);
+  group.cluster.net.devices_per_node = 6;
+  LayoutChoices choices;
+  choices.tensor = {4};
+  CHECK(search_layouts(gpt(8, 2048), group, 12, {}, choices).considered == 0);
+  choices.tensor = {2};
+  CHECK(search_layouts(gpt(8, 2048), group, 12, {}, choices).considered > 0);
+}
+
 TEST_CASE("L046 cards of half the speed and half the memory get half the batch") {
   const ArchitectureRun model = gpt(8, 2048);
   const std::vector<DeviceGroup> groups{a100s(1, 80e9), slowed(a100s(1, 40e9), 2)};
