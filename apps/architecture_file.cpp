@@ -262,8 +262,11 @@ Result<Architecture> load_architecture(const std::string& path) {
   std::optional<Architecture> model;
   if (file) model = checked_architecture(std::move(file->table), problems);
   std::sort(problems.begin(), problems.end());
-  if (!model || !problems.empty()) return Error{ErrorCode::invalid_input, lines_of(problems)};
-  return *model;
+  if (model && problems.empty()) return *model;
+  // What is wrong with the file as a whole names it already.
+  if (problems.size() == 1 && problems.front().text.starts_with(path + ": "))
+    return Error{ErrorCode::invalid_input, problems.front().text};
+  return Error{ErrorCode::invalid_input, lines_of(problems)};
 }
 
 Architecture read_architecture(const ConfigReader& model, std::uint32_t context) {

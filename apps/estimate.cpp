@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <ostream>
@@ -97,7 +98,9 @@ Result<DeviceGroup> group_of(const std::string& text, double headroom, BytesPerS
       nodes ? count_of(std::string_view(text).substr(by + 1)) : std::optional<std::uint64_t>{};
   if (!per_node || *nodes > 1'000'000 || *per_node > 1024)
     return wrong(
-        fmt::format("--devices {}: must be ROW=NODESxDEVICES, as in h100_sxm5_80=8x8", text));
+        fmt::format("--devices {}: must be ROW=NODESxDEVICES, as in h100_sxm5_80=8x8, with at most "
+                    "1000000 nodes of 1024",
+                    text));
   const auto row = accelerator_named(id);
   if (!row) return wrong(fmt::format("--devices {}: {}", text, row.error().text));
   const auto rates = accelerator_rates(*row);
@@ -136,6 +139,11 @@ Result<LayoutChoices> choices_of(const EstimateArguments& arguments) {
 
 Result<Question> question_of(const EstimateArguments& arguments) {
   Question out;
+  // The parser's ranges let what is no number pass.
+  if (!std::isfinite(arguments.headroom))
+    return wrong("--headroom: must be a number from 0 to 0.9");
+  if (!std::isfinite(arguments.efficiency))
+    return wrong("--efficiency: must be a number from 0.05 to 1");
   auto architecture = load_architecture(arguments.model);
   TROUPE_TRY(architecture);
   out.run.model = *architecture;
@@ -169,7 +177,7 @@ std::string heading(const Question& question) {
                   static_cast<double>(parameter_count(question.run.model)) / 1e9, question.batch,
                   question.run.sequence);
   for (const DeviceGroup& group : question.groups)
-    text += fmt::format("{} x {}: {:.0f} Tflop/s, {} to fill, {:.0f} a node, {:.0f} GB/s a node\n",
+    text += fmt::format("{} x {}: {:.0f} Tflop/s, {} to fill, {:.0f} a node, {:.3g} GB/s a node\n",
                         group.devices, group.name, group.cluster.device.peak / 1e12,
                         format_bytes(static_cast<Bytes>(group.memory)),
                         group.cluster.net.devices_per_node, group.cluster.net.node / 1e9);
@@ -399,7 +407,7 @@ void add_estimate(CLI::App& app, ChosenCommand& chosen) {
       "Examples:\n"
       "  troupe estimate conf/models/llama-3.1-70b.toml --devices h100_sxm5_80=8x8 --batch 512 "
       "--sequence 8192\n"
-      "  troupe estimate conf/models/gpt2-xl.toml --devices a100_sxm4_80=1x8 --devices "
+      "  troupe estimate conf/models/gpt2-large.toml --devices a100_sxm4_80=1x8 --devices "
       "rtx3090_24=2x4 --batch 256\n"
       "\nTimes and bytes are predictions from the device catalogue (conf/devices.toml). Exit code "
       "3: nothing fits.");

@@ -93,7 +93,7 @@ Table layout_table(const std::vector<PricedLayout>& layouts,
 Table seconds_table(const StepSeconds& step) {
   Table table({{"term", "term", false}, {"seconds", "seconds", true}, {"share", "share", true}});
   for (const Term<Seconds>& term :
-       {Term<Seconds>{"arithmetic of the slowest stage", "compute", step.compute},
+       {Term<Seconds>{"arithmetic, exchange of experts and of context", "compute", step.compute},
         {"tensor-parallel traffic", "tensor", step.tensor},
         {"pipeline fill and drain", "bubble", step.bubble},
         {"between stages", "transfer", step.transfer},

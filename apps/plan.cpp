@@ -156,6 +156,8 @@ ExitCode plan(const ConfigArguments& file, const PlanArguments& arguments, const
                          "--html shows the automatic plan beside other schedules; leave out "
                          "--strategy and --compare"},
                         console);
+  if (const Status apart = check_outputs({file.file}, {arguments.html}); !apart)
+    return report_error(apart.error(), console);
   const auto compared = strategies_of(arguments);
   if (!compared) return report_error(compared.error(), console);
   const auto loaded = load(file, console);

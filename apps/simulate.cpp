@@ -139,6 +139,8 @@ void print_json(const Simulation& all, const Console& console) {
 ExitCode simulate(const SimulateArguments& arguments,
                   const WhatIfArguments& what_if,
                   const Console& console) {
+  if (const Status apart = check_outputs(arguments.files, {arguments.trace, arguments.svg}); !apart)
+    return report_error(apart.error(), console);
   const auto all = run_all(arguments, what_if, console);
   if (!all) return report_error(all.error(), console);
   if (all->cases.size() > 1 && !arguments.svg.empty())

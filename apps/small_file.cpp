@@ -31,6 +31,27 @@ Result<std::string> read_file(const std::string& path,
   return text;
 }
 
+Status check_outputs(const std::vector<std::string>& inputs,
+                     const std::vector<std::string>& outputs) {
+  namespace fs = std::filesystem;
+  const auto same = [](const std::string& a, const std::string& b) {
+    std::error_code failure;
+    return fs::weakly_canonical(a, failure) == fs::weakly_canonical(b, failure);
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].empty()) continue;
+    for (const std::string& input : inputs)
+      if (same(outputs[i], input))
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("{}: is read here, and is not written over", outputs[i])};
+    for (std::size_t j = 0; j < i; ++j)
+      if (!outputs[j].empty() && same(outputs[i], outputs[j]))
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("{}: two outputs in one file", outputs[i])};
+  }
+  return {};
+}
+
 Status write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "planner/result.h"
 
@@ -15,6 +16,10 @@ Result<std::string> read_small_file(const std::string& path);
 Result<std::string> read_file(const std::string& path,
                               std::uintmax_t most_mebibytes,
                               const std::string& what);
+/// invalid_input where an output is one of the files that were read, or of the other outputs; empty
+/// names are none.
+Status check_outputs(const std::vector<std::string>& inputs,
+                     const std::vector<std::string>& outputs);
 /// Error io begins with the path.
 Status write_file(const std::string& path, const std::string& text);
 

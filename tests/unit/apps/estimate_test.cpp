@@ -104,6 +104,8 @@ TEST_CASE("estimate names what is wrong in its arguments, exit code 2") {
           "1024 learned positions");
   refused({gpt, "--devices", "t4_16=1x2", "--batch", "8", "--tensor", "7"},
           "no layout of this model on 2 devices");
+  for (const char* flag : {"--headroom", "--efficiency"})
+    refused({gpt, "--devices", "t4_16=1x1", "--batch", "8", flag, "nan"}, flag);
   refused({model("gpt-9"), "--devices", "t4_16=1x1", "--batch", "8"}, "gpt-9");
 }
 

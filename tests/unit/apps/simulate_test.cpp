@@ -240,6 +240,20 @@ TEST_CASE("plan --html: one page, nothing from elsewhere, every schedule") {
     CHECK(page.find(part) != std::string::npos);
   for (const char* part : {"http://", "https://", "<script", "<link", "@import", "src="})
     CHECK(page.find(part) == std::string::npos);
+  // What is read is never written over, and no two outputs share a file.
+  const std::string before = file + ".toml";
+  std::filesystem::copy_file("conf/demo.toml", before);
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
+           {"plan", before, "--html", before},
+           {"simulate", before, "--svg", before},
+           {"simulate", before, "--trace", before},
+           {"simulate", before, "--svg", file + "x", "--trace", file + "x"}}) {
+    const auto answer = call(arguments);
+    INFO(answer.err);
+    CHECK(answer.code == 2);
+    CHECK(std::filesystem::file_size(before) == std::filesystem::file_size("conf/demo.toml"));
+  }
+  CHECK_FALSE(std::filesystem::exists(file + "x"));
   const auto refused = call({"plan", "conf/demo.toml", "--html", "/nowhere/plans.html"});
   CHECK(refused.code == 1);
   CHECK(refused.err == "error: /nowhere/plans.html: cannot be written\n");
