@@ -24,7 +24,8 @@ struct EstimateArguments {
   std::string network = "roce_400 x 8";
   double headroom = 0.1;
   double efficiency = 0.75;
-  std::vector<std::uint64_t> tensor, pipeline, context, expert, microbatch, chunks, zero;
+  LayoutChoices choices;
+  std::vector<std::uint64_t> zero;
   std::vector<std::string> recompute;
   std::uint64_t keep = 5;
   bool explain = false;
@@ -120,14 +121,9 @@ Result<DeviceGroup> group_of(const std::string& text, double headroom, BytesPerS
   return group;
 }
 
-Result<LayoutChoices> choices_of(const EstimateArguments& arguments) {
-  LayoutChoices out;
-  out.tensor = arguments.tensor;
-  out.pipeline = arguments.pipeline;
-  out.context = arguments.context;
-  out.expert = arguments.expert;
-  out.microbatch = arguments.microbatch;
-  out.chunks = arguments.chunks;
+/// What the parser could not put there itself.
+LayoutChoices choices_of(const EstimateArguments& arguments) {
+  LayoutChoices out = arguments.choices;
   for (const std::uint64_t stage : arguments.zero)
     out.zero.push_back(static_cast<ZeroStage>(stage));
   for (const std::string& name : arguments.recompute)
@@ -161,9 +157,7 @@ Result<Question> question_of(const EstimateArguments& arguments) {
     TROUPE_TRY(group);
     out.groups.push_back(std::move(*group));
   }
-  auto choices = choices_of(arguments);
-  TROUPE_TRY(choices);
-  out.choices = *choices;
+  out.choices = choices_of(arguments);
   out.batch = arguments.batch;
   out.framework.efficiency = arguments.efficiency;
   out.keep = arguments.keep;
@@ -305,7 +299,7 @@ Table share_table(const Question& question, const SharedStep& step) {
     const Seconds busy = share.layout->seconds.total();
     table.add({{name, name},
                {fmt::format("{}", share.batch), share.batch},
-               {fmt::format("{:.1f} %", 100 * part), part},
+               share_cell(part),
                {layout, layout},
                {format_seconds(busy), busy},
                {format_bytes(bytes), bytes}});
@@ -351,14 +345,16 @@ ExitCode estimate(const EstimateArguments& arguments, const Console& console) {
 }
 
 void add_choices(CLI::App& command, EstimateArguments& arguments) {
-  command.add_option("--tensor", arguments.tensor, "Tensor-parallel ranks to choose from");
-  command.add_option("--pipeline", arguments.pipeline, "Pipeline stages to choose from");
-  command.add_option("--context", arguments.context, "Ranks to divide each sequence over; else 1");
-  command.add_option("--expert", arguments.expert,
+  command.add_option("--tensor", arguments.choices.tensor, "Tensor-parallel ranks to choose from");
+  command.add_option("--pipeline", arguments.choices.pipeline, "Pipeline stages to choose from");
+  command.add_option("--context", arguments.choices.context,
+                     "Ranks to divide each sequence over; else 1");
+  command.add_option("--expert", arguments.choices.expert,
                      "Ranks to divide the experts over, to choose from");
-  command.add_option("--microbatch", arguments.microbatch,
+  command.add_option("--microbatch", arguments.choices.microbatch,
                      "Sequences per microbatch to choose from");
-  command.add_option("--chunks", arguments.chunks, "Virtual stages per device to choose from");
+  command.add_option("--chunks", arguments.choices.chunks,
+                     "Virtual stages per device to choose from");
   command.add_option("--zero", arguments.zero, "ZeRO stages to choose from")
       ->check(CLI::Range(0, 3));
   command.add_option("--recompute", arguments.recompute, "Recomputation to choose from")

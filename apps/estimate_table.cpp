@@ -22,10 +22,6 @@ TableCell bytes(double value) {
   return {format_bytes(static_cast<Bytes>(value)), static_cast<Bytes>(value)};
 }
 
-TableCell share(double part, double whole) {
-  return {fmt::format("{:.1f} %", 100 * part / whole), part / whole};
-}
-
 template <class Value>
 struct Term {
   const char* title;
@@ -83,9 +79,9 @@ Table layout_table(const std::vector<PricedLayout>& layouts,
                {text_of(layout.recompute), text_of(layout.recompute)},
                seconds(step),
                {fmt::format("{:.0f}", rate), rate},
-               share(flops / step / devices, group.cluster.device.peak),
+               share_cell(flops / step / devices / group.cluster.device.peak),
                bytes(priced.bytes.total()),
-               share(priced.bytes.total(), group.memory)});
+               share_cell(priced.bytes.total() / group.memory)});
   }
   return table;
 }
@@ -99,7 +95,7 @@ Table seconds_table(const StepSeconds& step) {
         {"between stages", "transfer", step.transfer},
         {"gradients and parameters between replicas", "reduction", step.reduction},
         {"optimizer", "optimizer", step.optimizer}})
-    table.add({{term.title, term.key}, seconds(term.value), share(term.value, step.total())});
+    table.add({{term.title, term.key}, seconds(term.value), share_cell(term.value / step.total())});
   return table;
 }
 
@@ -113,7 +109,7 @@ Table bytes_table(const StepBytes& need, double memory) {
                                    {"embedding and output", "ends", need.ends},
                                    {"context and libraries", "context", need.context},
                                    {"total", "total", need.total()}})
-    table.add({{term.title, term.key}, bytes(term.value), share(term.value, memory)});
+    table.add({{term.title, term.key}, bytes(term.value), share_cell(term.value / memory)});
   return table;
 }
 

@@ -7,10 +7,6 @@
 namespace troupe {
 namespace {
 
-TableCell percent(double share) {
-  return {fmt::format("{:.1f} %", 100 * share), share};
-}
-
 /// The refusal up to its remedy, without "plan: ".
 std::string short_reason(const Error& error) {
   std::string text = error.text;
@@ -64,9 +60,9 @@ Table strategy_table(const std::vector<StrategyOutcome>& outcomes, const Cluster
                {format_seconds(one.step), one.step},
                {fmt::format("{:+.1f} %", 100 * (one.step / best - 1)), one.step / best - 1},
                {slowest, slowest},
-               percent(one.slowest_busy / one.step),
-               percent(one.bubble),
-               percent(one.memory_share),
+               share_cell(one.slowest_busy / one.step),
+               share_cell(one.bubble),
+               share_cell(one.memory_share),
                {fmt::format("{}", one.devices_used), one.devices_used},
                {fmt::format("{}", replicas), replicas},
                {"", nullptr}});

@@ -24,6 +24,10 @@ std::string padded(const std::string& text, std::size_t width, bool right) {
 
 }  // namespace
 
+TableCell share_cell(double share) {
+  return {fmt::format("{:.1f} %", 100 * share), share};
+}
+
 void Table::add(std::vector<TableCell> row) {
   EXPECTS(row.size() == columns_.size());
   rows_.push_back(std::move(row));

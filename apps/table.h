@@ -20,6 +20,9 @@ struct TableCell {
   nlohmann::json value;
 };
 
+/// "12.5 %" of 0.125.
+TableCell share_cell(double share);
+
 class Table {
  public:
   explicit Table(std::vector<TableColumn> columns) : columns_(std::move(columns)) {}

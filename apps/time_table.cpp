@@ -20,10 +20,6 @@ TableCell seconds_cell(Seconds seconds) {
   return {seconds > 0 ? format_seconds(seconds) : "-", seconds};
 }
 
-TableCell share_cell(double share) {
-  return {fmt::format("{:.1f} %", 100 * share), share};
-}
-
 TimeColumns::TimeColumns(const std::vector<DeviceUse>& use, bool all_reasons) {
   for (std::size_t r = 0; r < idle_reason_count; ++r) {
     const auto reason = static_cast<IdleReason>(r);

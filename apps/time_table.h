@@ -26,6 +26,5 @@ Table time_table(const ClusterSpec& cluster, const std::vector<DeviceUse>& use);
 
 /// "-" for nothing.
 TableCell seconds_cell(Seconds seconds);
-TableCell share_cell(double share);
 
 }  // namespace troupe

@@ -10,10 +10,6 @@
 namespace troupe {
 namespace {
 
-double real(std::uint64_t count) {
-  return static_cast<double>(count);
-}
-
 /// `members` ranks that are `stride` apart: those between them are groups of the same kind.
 Group group_of(double members, double stride, const Interconnect& net) {
   return {members, members * stride <= net.devices_per_node,
@@ -130,8 +126,7 @@ Seconds optimizer_seconds(const RankParameters& parameters,
                           const Framework& framework,
                           const AcceleratorRates& device) {
   const double held = parameters.sharded(layout.zero != ZeroStage::none, shards_of(layout));
-  return framework.update_start +
-         held * framework.update_bytes / (device.memory * device.memory_achievable);
+  return update_seconds(held, framework, device);
 }
 
 /// All layers on one device, each gathered before it computes.

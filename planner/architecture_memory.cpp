@@ -8,10 +8,6 @@
 namespace troupe {
 namespace {
 
-double real(std::uint64_t count) {
-  return static_cast<double>(count);
-}
-
 /// Bytes that a block keeps under the layout's recomputation.
 double kept_of(const BlockShape& shape, const BlockCut& cut, const Layout& layout) {
   const double whole = kept_bytes(shape, cut, Recompute::none);

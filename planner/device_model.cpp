@@ -78,9 +78,13 @@ AcceleratorRates h100_rates() {
   return out;
 }
 
+Seconds moved_seconds(double bytes, const AcceleratorRates& rates) {
+  return bytes / (rates.memory * rates.memory_achievable);
+}
+
 Seconds op_seconds(const LayerOp& op, const AcceleratorRates& rates) {
   EXPECTS(rates.peak > 0 && rates.memory > 0 && rates.processors >= 1);
-  const Seconds memory = op.bytes / (rates.memory * rates.memory_achievable);
+  const Seconds memory = moved_seconds(op.bytes, rates);
   return std::max(memory, arithmetic_seconds(op, rates)) + op.launches * rates.launch;
 }
 

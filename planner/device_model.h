@@ -31,6 +31,8 @@ AcceleratorRates a100_rates(BytesPerSecond memory = 2.0e12);
 /// ml-engineering measured.
 AcceleratorRates h100_rates();
 
+/// Of a kernel that only moves bytes, without its launch.
+Seconds moved_seconds(double bytes, const AcceleratorRates& rates);
 /// Products: the best tile size, waves of tiles over the processors (up to four waves whole, more
 /// with half a wave lost), filling along k, half rate where a dimension is no multiple of 8, and
 /// none of the tensor cores' where each matrix of a batch is so; never faster than its bytes. Fused

@@ -8,10 +8,6 @@
 namespace troupe {
 namespace {
 
-double real(std::uint64_t count) {
-  return static_cast<double>(count);
-}
-
 BlockCut cut_of(const Layout& layout) {
   return {real(layout.microbatch), real(layout.tensor), layout.sequence_parallel,
           layout.flash_attention};
@@ -35,10 +31,6 @@ Group data_group(const Layout& layout, const Interconnect& net) {
 /// Elements of one tensor between the two products of the feed-forward part.
 double inner_elements(const BlockShape& shape, const Layout& layout) {
   return shape.sequence * real(layout.microbatch) * shape.ffn / real(layout.tensor);
-}
-
-Seconds moved_seconds(double bytes, const AcceleratorRates& device) {
-  return bytes / (device.memory * device.memory_achievable);
 }
 
 /// The least time of a block, however little it computes: its ops have to be issued, and where its
@@ -207,6 +199,12 @@ EndSeconds end_seconds(const TransformerStack& model,
 
 }  // namespace
 
+Seconds update_seconds(double parameters,
+                       const Framework& framework,
+                       const AcceleratorRates& device) {
+  return framework.update_start + moved_seconds(parameters * framework.update_bytes, device);
+}
+
 BlockSeconds block_seconds(const BlockShape& shape,
                            const Layout& layout,
                            const Framework& framework,
@@ -269,8 +267,7 @@ StepSeconds step_seconds(const TransformerStack& model,
                                     blocks * block.backward);
   const double sharded = layout.zero == ZeroStage::none ? 1 : real(layout.data);
   out.optimizer =
-      framework.update_start + rank_parameters(model, layout) / sharded * framework.update_bytes /
-                                   (cluster.device.memory * cluster.device.memory_achievable);
+      update_seconds(rank_parameters(model, layout) / sharded, framework, cluster.device);
   return out;
 }
 

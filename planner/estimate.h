@@ -23,6 +23,11 @@ BlockSeconds block_seconds(const BlockShape& shape,
                            const Framework& framework,
                            const TrainingCluster& cluster);
 
+/// Of the optimizer's step over the parameters that one rank updates.
+Seconds update_seconds(double parameters,
+                       const Framework& framework,
+                       const AcceleratorRates& device);
+
 /// Terms of one step on the slowest device; they add up.
 struct StepSeconds {
   Seconds compute = 0;    ///< microbatches on the slowest stage, without traffic

@@ -12,6 +12,11 @@
 
 namespace troupe {
 
+/// Counts in formulas.
+constexpr double real(std::uint64_t count) {
+  return static_cast<double>(count);
+}
+
 /// Ranks of one stage's tensor group are neighbours, then data replicas, then pipeline stages.
 struct Layout {
   std::uint64_t tensor = 1, pipeline = 1, data = 1;

@@ -53,7 +53,7 @@ Counts chunk_counts(const ArchitectureRun& run, const Layout& layout, const Coun
 }
 
 /// Ranks of a stage that may divide the routed experts.
-Counts expert_counts(const ArchitectureRun& run, const Layout& layout, const Counts& chosen) {
+Counts expert_ranks(const ArchitectureRun& run, const Layout& layout, const Counts& chosen) {
   if (!run.model.has_experts()) return allowed({1}, chosen);
   Counts out;
   for (const std::uint64_t ranks : divisors(run.model.moe.experts, run.model.moe.experts))
@@ -131,7 +131,7 @@ void for_each_layout(const ArchitectureRun& run,
   for_each_grid(run, group, choices, [&](Layout layout) {
     layout.batch = batch;
     if (batch % layout.data != 0) return;
-    for (const std::uint64_t expert : expert_counts(run, layout, choices.expert))
+    for (const std::uint64_t expert : expert_ranks(run, layout, choices.expert))
       for (const std::uint64_t microbatch :
            allowed(divisors(batch / layout.data, 64), choices.microbatch)) {
         layout.expert = expert;

@@ -3,14 +3,6 @@
 #include <algorithm>
 
 namespace troupe {
-namespace {
-
-double real(std::uint64_t count) {
-  return static_cast<double>(count);
-}
-
-}  // namespace
-
 BlockCut cut_of(const Layout& layout, const Framework& framework) {
   BlockCut out;
   out.microbatch = real(layout.microbatch);

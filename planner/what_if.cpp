@@ -7,6 +7,7 @@
 #include <set>
 
 #include "planner/prerequisites.h"
+#include "planner/split_mix.h"
 
 namespace troupe {
 namespace {
@@ -14,17 +15,13 @@ namespace {
 constexpr Seconds never = std::numeric_limits<Seconds>::infinity();
 constexpr std::uint32_t most_attempts = 4;
 
-/// Uniform in [0, 1): the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+/// Uniform in [0, 1).
 double uniform(std::uint64_t seed, const Action& action, std::uint64_t draw) {
   std::uint64_t x = seed;
   for (const std::uint64_t part :
        {static_cast<std::uint64_t>(action.op), std::uint64_t{action.stage.value},
-        std::uint64_t{action.microbatch.value}, draw}) {
-    x += part + 0x9e3779b97f4a7c15U;
-    x = (x ^ (x >> 30U)) * 0xbf58476d1ce4e5b9U;
-    x = (x ^ (x >> 27U)) * 0x94d049bb133111ebU;
-    x ^= x >> 31U;
-  }
+        std::uint64_t{action.microbatch.value}, draw})
+    x = split_mix(x + part);
   return static_cast<double>(x >> 11U) * 0x1p-53;
 }
 

@@ -11,6 +11,13 @@ std::uint32_t count_of(HfKeys& keys, const char* name, const char* other) {
   return keys.count(!keys.has(name) && keys.has(other) ? other : name);
 }
 
+/// Heads of queries, keys and values that share the width out.
+void divide_into_heads(Architecture& model, std::uint32_t heads) {
+  model.attention.heads = heads;
+  model.attention.kv_heads = heads;
+  model.attention.head_width = quotient(model.width, heads);
+}
+
 void all_biases(Architecture& model, bool value) {
   model.attention.qkv_bias = value;
   model.attention.out_bias = value;
@@ -172,9 +179,7 @@ Architecture opt(HfKeys& keys) {
   model.family = "opt";
   model.blocks = keys.count("num_hidden_layers");
   model.width = keys.count("hidden_size");
-  model.attention.heads = keys.count("num_attention_heads");
-  model.attention.kv_heads = model.attention.heads;
-  model.attention.head_width = quotient(model.width, model.attention.heads);
+  divide_into_heads(model, keys.count("num_attention_heads"));
   model.ffn_width = keys.count("ffn_dim");
   model.ffn_matrices = 2;
   all_biases(model, keys.flag("enable_bias", true));
@@ -196,9 +201,7 @@ Architecture bloom(HfKeys& keys) {
   model.family = "bloom";
   model.blocks = count_of(keys, "n_layer", "num_hidden_layers");
   model.width = count_of(keys, "hidden_size", "n_embed");
-  model.attention.heads = count_of(keys, "n_head", "num_attention_heads");
-  model.attention.kv_heads = model.attention.heads;
-  model.attention.head_width = quotient(model.width, model.attention.heads);
+  divide_into_heads(model, count_of(keys, "n_head", "num_attention_heads"));
   model.ffn_width = product(4, model.width);
   model.ffn_matrices = 2;
   all_biases(model, true);
@@ -217,9 +220,7 @@ Architecture falcon(HfKeys& keys) {
   model.blocks = count_of(keys, "num_hidden_layers", "n_layer");
   model.width = keys.count("hidden_size");
   AttentionShape& attention = model.attention;
-  attention.heads = count_of(keys, "num_attention_heads", "n_head");
-  attention.kv_heads = attention.heads;
-  attention.head_width = quotient(model.width, attention.heads);
+  divide_into_heads(model, count_of(keys, "num_attention_heads", "n_head"));
   const bool grouped = keys.flag("new_decoder_architecture", false);
   const bool parallel = keys.flag("parallel_attn", true);
   if (grouped)
@@ -244,9 +245,7 @@ Architecture gpt_j(HfKeys& keys) {
   model.family = "gpt-j";
   model.blocks = keys.count("n_layer");
   model.width = keys.count("n_embd");
-  model.attention.heads = keys.count("n_head");
-  model.attention.kv_heads = model.attention.heads;
-  model.attention.head_width = quotient(model.width, model.attention.heads);
+  divide_into_heads(model, keys.count("n_head"));
   model.ffn_width = keys.count("n_inner", product(4, model.width));
   model.ffn_matrices = 2;
   model.mlp_bias = true;

@@ -3,19 +3,12 @@
 #include <bit>
 
 #include "planner/result.h"
+#include "planner/split_mix.h"
 
 namespace troupe {
 namespace {
 
 constexpr int rounds = 6;
-
-/// A fixed mixing of 64 bits (the finalizer of splitmix64).
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
 
 }  // namespace
 
@@ -28,14 +21,16 @@ std::uint64_t sample_at(std::uint64_t seed,
   const int bits = static_cast<int>(std::bit_width(count - 1));
   const int half_bits = (bits + 1) / 2 > 0 ? (bits + 1) / 2 : 1;
   const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
-  const std::uint64_t key = mix(mix(seed) ^ epoch);
+  const std::uint64_t key = split_mix(split_mix(seed) ^ epoch);
   std::uint64_t value = position;
   do {
     std::uint64_t left = value >> half_bits;
     std::uint64_t right = value & mask;
     for (int round = 0; round < rounds; ++round) {
       const std::uint64_t next =
-          left ^ (mix(key + static_cast<std::uint64_t>(round) * 0x632be5abULL + mix(right)) & mask);
+          left ^
+          (split_mix(key + static_cast<std::uint64_t>(round) * 0x632be5abULL + split_mix(right)) &
+           mask);
       left = right;
       right = next;
     }

@@ -66,10 +66,7 @@ class VocabularyTableRun {
       if (schedule == "Interlaced") interlace(costs);
       span = one_f_one_b_seconds(costs, microbatches_, microbatches_, false);
     }
-    const Framework framework;
-    return span + framework.update_start +
-           parameters(ranges[0], false) * framework.update_bytes /
-               (rates_.memory * rates_.memory_achievable);
+    return span + update_seconds(parameters(ranges[0], false), Framework{}, rates_);
   }
 
   double mfu(const std::string& schedule) const {

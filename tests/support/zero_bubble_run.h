@@ -134,9 +134,7 @@ class ZeroBubbleRun {
   double throughput(const std::string& name) const {
     const std::vector<LayerSeconds> own = seconds(true);
     const Seconds span = longest_device_span(play(schedule(name, own), own));
-    const Framework framework;
-    const Seconds update = framework.update_start + stage_parameters(1) * framework.update_bytes /
-                                                        (rates_.memory * rates_.memory_achievable);
+    const Seconds update = update_seconds(stage_parameters(1), Framework{}, rates_);
     return microbatches_ * cut_.microbatch / stages_ / (span + update);
   }
 

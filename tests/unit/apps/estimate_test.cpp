@@ -1,24 +1,15 @@
 #include <nlohmann/json.hpp>
-#include <sstream>
 
-#include "apps/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/program_call.h"
 
 namespace troupe {
 namespace {
 
-struct Answer {
-  int code = 0;
-  std::string out, err;
-};
-
-Answer estimate(const std::vector<std::string>& more) {
+Outcome estimate(const std::vector<std::string>& more) {
   std::vector<std::string> arguments{"estimate"};
   arguments.insert(arguments.end(), more.begin(), more.end());
-  std::ostringstream out;
-  std::ostringstream err;
-  const int code = run_program(arguments, {out, err, false});
-  return {code, out.str(), err.str()};
+  return call(arguments);
 }
 
 std::string model(const std::string& name) {
@@ -29,7 +20,7 @@ TEST_CASE("estimate prices layouts of a large model without a device of it") {
   const std::vector<std::string> question{
       model("llama-3.1-70b"), "--devices", "h100_sxm5_80=8x8", "--batch", "128",
       "--sequence",           "4096"};
-  const Answer text = estimate(question);
+  const Outcome text = estimate(question);
   INFO(text.err);
   REQUIRE(text.code == 0);
   CHECK(text.out.find("70.6 billion parameters") != std::string::npos);
@@ -54,7 +45,7 @@ TEST_CASE("estimate prices layouts of a large model without a device of it") {
 }
 
 TEST_CASE("estimate --explain says what binds, and what more would buy") {
-  const Answer answer =
+  const Outcome answer =
       estimate({model("llama-3.1-70b"), "--devices", "h100_sxm5_80=8x8", "--batch", "128",
                 "--sequence", "4096", "--tensor", "8", "--zero", "1", "--explain"});
   INFO(answer.err);
@@ -65,7 +56,7 @@ TEST_CASE("estimate --explain says what binds, and what more would buy") {
 }
 
 TEST_CASE("a model that fits nowhere is refused with the bytes that are missing, exit code 3") {
-  const Answer refused = estimate(
+  const Outcome refused = estimate(
       {model("llama-3.1-405b"), "--devices", "t4_16=1x1", "--batch", "1", "--sequence", "1024"});
   CHECK(refused.code == 3);
   CHECK(refused.out.empty());
@@ -74,8 +65,8 @@ TEST_CASE("a model that fits nowhere is refused with the bytes that are missing,
 }
 
 TEST_CASE("unlike devices get shares of the batch by their speed") {
-  const Answer answer = estimate({model("gpt2-large"), "--devices", "a100_sxm4_80=1x4", "--devices",
-                                  "v100_sxm2_32=1x4", "--batch", "96", "--json"});
+  const Outcome answer = estimate({model("gpt2-large"), "--devices", "a100_sxm4_80=1x4",
+                                   "--devices", "v100_sxm2_32=1x4", "--batch", "96", "--json"});
   INFO(answer.err);
   REQUIRE(answer.code == 0);
   const auto parsed = nlohmann::json::parse(answer.out);
@@ -87,7 +78,7 @@ TEST_CASE("unlike devices get shares of the batch by their speed") {
 
 TEST_CASE("estimate names what is wrong in its arguments, exit code 2") {
   const auto refused = [](const std::vector<std::string>& arguments, const std::string& part) {
-    const Answer answer = estimate(arguments);
+    const Outcome answer = estimate(arguments);
     INFO(answer.err);
     CHECK(answer.code == 2);
     CHECK(answer.out.empty());

@@ -13,24 +13,11 @@
 #include "apps/config_schema.h"
 #include "apps/run_config.h"
 #include "tests/support/catch.h"
+#include "tests/support/program_call.h"
 #include "tests/support/temporary_folder.h"
 
 namespace troupe {
-namespace {
-
-struct Outcome {
-  int code = 0;
-  std::string out, err;
-};
-
-Outcome call(const std::vector<std::string>& arguments) {
-  std::ostringstream out;
-  std::ostringstream err;
-  const int code = run_program(arguments, {out, err, false});
-  return {code, out.str(), err.str()};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("every help page has examples") {
   const std::vector<std::vector<std::string>> pages{{},

@@ -1,6 +1,5 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "apps/plan_page.h"
 #include "apps/program.h"
@@ -9,22 +8,11 @@
 #include "apps/what_if_arguments.h"
 #include "planner/schedules.h"
 #include "tests/support/catch.h"
+#include "tests/support/program_call.h"
 #include "tests/support/temporary_folder.h"
 
 namespace troupe {
 namespace {
-
-struct Outcome {
-  int code = 0;
-  std::string out, err;
-};
-
-Outcome call(const std::vector<std::string>& arguments) {
-  std::ostringstream out;
-  std::ostringstream err;
-  const int code = run_program(arguments, {out, err, false});
-  return {code, out.str(), err.str()};
-}
 
 /// Two devices, 1F1B, F 1 s, B 2 s, a hop 0.5 s, N and U nothing.
 SimulationCase two_stages(std::uint32_t microbatches) {

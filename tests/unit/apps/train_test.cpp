@@ -3,29 +3,17 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "apps/program.h"
 #include "apps/run_config.h"
 #include "tests/support/catch.h"
+#include "tests/support/program_call.h"
 #include "tests/support/temporary_folder.h"
 
 namespace troupe {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Outcome {
-  int code = 0;
-  std::string out, err;
-};
-
-Outcome call(const std::vector<std::string>& arguments) {
-  std::ostringstream out;
-  std::ostringstream err;
-  const int code = run_program(arguments, {out, err, false});
-  return {code, out.str(), err.str()};
-}
 
 std::vector<std::string> lines_of(const fs::path& path) {
   std::ifstream file(path);
