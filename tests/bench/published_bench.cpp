@@ -22,7 +22,9 @@ TableCell cell(const std::optional<double>& value) {
 troupe::Table table_of(const std::vector<Score>& scores) {
   troupe::Table table({{"table", "table", false},
                        {"quantity", "quantity", false},
-                       {"used", "used", true},
+                       {"scored", "used", true},
+                       {"values fitted", "fitted_values", true},
+                       {"on rows", "fitted_rows", true},
                        {"left out", "left_out", true},
                        {"mean", "mean", true},
                        {"median", "median", true},
@@ -35,6 +37,8 @@ troupe::Table table_of(const std::vector<Score>& scores) {
     table.add({{score.table, score.table},
                {score.quantity, score.quantity},
                {fmt::format("{}", score.used), score.used},
+               {fmt::format("{}", score.fitted.size()), score.fitted.size()},
+               {fmt::format("{}", score.fitted_rows), score.fitted_rows},
                {fmt::format("{}", score.left_out), score.left_out},
                cell(score.mean),
                cell(score.median),
@@ -62,7 +66,11 @@ int run(const std::string& folder, bool json, std::vector<std::string> names) {
   }
   if (json) {
     nlohmann::json out = table_of(scores).to_json();
-    for (std::size_t i = 0; i < scores.size(); ++i) out[i]["notes"] = scores[i].notes;
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      out[i]["notes"] = scores[i].notes;
+      for (const auto& [group, fitted] : scores[i].fitted)
+        out[i]["fitted"][group] = {{"value", fitted.value}, {"rows", fitted.rows}};
+    }
     fmt::print("{}\n", out.dump(1));
     return 0;
   }

@@ -1,5 +1,6 @@
 // InternEvo: internevo_7b_a100 (throughput under ZeRO-1 in groups) and internevo_memory.
 #include "tests/bench/published/architecture_runs.h"
+#include "tests/bench/published/fit.h"
 
 namespace troupe::published {
 namespace {
@@ -43,37 +44,50 @@ void divide(Layout& layout, const Row& row) {
 /// The hybrid ZeRO optimizer (internlm/solver/optimizer/hybrid_zero_optim.py): gradients are
 /// all-reduced beside the last backward, each rank broadcasts what it has updated. update_start is
 /// the one fitted value: what a step takes besides its microbatches (norms, overflow checks, copies
-/// of buckets, waiting for the host), on the rows of 8 GPUs of this table that
-/// tests/data/published holds.
-Framework internevo() {
+/// of buckets, waiting for the host).
+Framework internevo(Seconds update_start) {
   Framework out;
-  out.update_start = 0.8;
+  out.update_start = update_start;
   out.reduced_whole = out.owners_broadcast = out.reduction_hidden = true;
   return out;
 }
 
-}  // namespace
-
-std::vector<Score> score_internevo(const std::filesystem::path& folder) {
-  const Table table(folder, "internevo_7b_a100");
+std::vector<FittedRun> runs_of(const Table& table) {
   TrainingCluster cluster = a100_cluster(50e9);  // 4 x 100 Gb/s a node
   cluster.device = a100_rates(2.039e12);
-  Runs runs;
+  std::vector<FittedRun> out;
   for (const Row& row : table.sound_rows()) {
     const ArchitectureRun run{internlm_of(row), row.number("seq")};
     Layout layout = layout_of(row);
     divide(layout, row);
     layout.zero = ZeroStage::optimizer;
     checked(row, run, layout);
-    const double tokens = run.sequence * static_cast<double>(layout.batch) / row.number("gpus");
-    runs.add(step_seconds(run, layout, internevo(), cluster).total(),
-             tokens / row.number("tokens_per_s_gpu"), device_flops(run, layout));
+    FittedRun one{row.text("row_id"), "A100 bf16 InternEvo"};
+    one.measured = run.sequence * static_cast<double>(layout.batch) / row.number("gpus") /
+                   row.number("tokens_per_s_gpu");
+    one.flops = device_flops(run, layout);
+    one.predicted = [=](double update_start) {
+      return step_seconds(run, layout, internevo(update_start), cluster).total();
+    };
+    out.push_back(one);
   }
-  Score score = runs.score("internevo_7b_a100", "step time", table.size());
+  declare_every_fifth(out);
+  return out;
+}
+
+}  // namespace
+
+std::vector<Score> score_internevo(const std::filesystem::path& folder) {
+  const std::string name = "internevo_7b_a100";
+  const Table table(folder, name);
+  const auto from = [&](const std::filesystem::path& at) { return runs_of(Table(at, name)); };
+  const FitRange seconds{0.01, 10, Framework{}.update_start};
+  const FittedValues values = fit_values(from, folder, seconds);
+  Score score = score_fitted(runs_of(table), values, seconds, name, "step time", table.size());
   require_mean(score, 0.08);
   score.notes.push_back(
-      "one fitted value, seconds of a step besides its microbatches: on the rows of 8 GPUs in the "
-      "project's copy of the table");
+      "one value, seconds of a step besides its microbatches, on every fifth row: " +
+      to_text(values));
   return {score};
 }
 

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "tests/bench/published/architecture_runs.h"
+#include "tests/bench/published/fit.h"
 
 namespace troupe::published {
 namespace {
@@ -38,26 +39,29 @@ Architecture mpt_of(const Row& row) {
   return out;
 }
 
-/// Fitted, one share of the peak for each GPU and precision, on the rows of this table that
-/// tests/data/published holds: large products reach it.
-struct FittedShares {
-  double a100 = 0.75, h100 = 0.59, h100_fp8 = 0.41;
-};
-
 /// The first FlashAttention reaches 25 to 40 % on A100, the second 50 to 73 % (Dao 2023,
 /// arXiv:2307.08691, abstract) and on H100 35 % (Shah et al. 2024, arXiv:2407.08608, abstract). The
 /// first one on H100 by the same proportion.
 constexpr double first_flash_a100 = (0.25 + 0.40) / 2;
 constexpr double first_flash_h100 = first_flash_a100 * 0.35 / ((0.50 + 0.73) / 2);
 
-TrainingCluster cluster_of(const Row& row) {
-  const FittedShares fitted;
+/// GPU, precision and framework: one share of the peak that large products reach is fitted.
+std::string group_of(const Row& row, bool fp8) {
+  return row.text("gpu").substr(0, 4) + (fp8 ? " fp8" : " bf16");
+}
+
+bool is_fp8(const Row& row) {
+  return row.text("precision") == "amp_fp8";
+}
+
+/// `wide`: the share that products kept in 16 bits reach.
+TrainingCluster cluster_of(const Row& row, double share, double wide) {
   const std::string& gpu = row.text("gpu");
   TrainingCluster out;
   if (gpu == "a100_40gb" || gpu == "a100_80gb") {
     out = a100_cluster(200e9);  // 1600 Gb/s a node, as the section says
     out.device = a100_rates(gpu == "a100_40gb" ? 1.555e12 : 2.039e12);
-    out.device.achievable = fitted.a100;
+    out.device.achievable = share;
     out.device.attention_forward = out.device.attention_backward = first_flash_a100;
     return out;
   }
@@ -65,13 +69,12 @@ TrainingCluster cluster_of(const Row& row) {
     throw BadTable(row.place() + ": gpu " + gpu + " is none of a100_40gb, a100_80gb, h100_80gb");
   out.device = h100_rates();
   out.net = h100_network();
-  out.device.achievable = fitted.h100;
+  out.device.achievable = share;
   out.device.attention_forward = out.device.attention_backward = first_flash_h100;
-  if (row.text("precision") == "amp_fp8") {
+  if (is_fp8(row)) {
     out.device.wide_peak = out.device.peak;
-    out.device.wide_achievable = fitted.h100;
+    out.device.wide_achievable = wide;
     out.device.peak *= 2;
-    out.device.achievable = fitted.h100_fp8;
   }
   return out;
 }
@@ -100,26 +103,53 @@ Framework llm_foundry(const Row& row) {
   return out;
 }
 
+FittedRun run_of(const Row& row, const FittedValues& in_16_bits) {
+  const ArchitectureRun run{mpt_of(row), row.number("seq")};
+  const Layout layout = checked(row, run, layout_of(row));
+  FittedRun out{row.text("row_id"), group_of(row, is_fp8(row))};
+  out.measured = run.sequence * static_cast<double>(layout.batch) / row.number("gpus") /
+                 row.number("tokens_per_s_gpu");
+  out.flops = device_flops(run, layout);
+  const double wide = value_of(in_16_bits, group_of(row, false), h100_rates().achievable);
+  out.predicted = [=](double share) {
+    return step_seconds(run, layout, llm_foundry(row), cluster_of(row, share, wide)).total();
+  };
+  return out;
+}
+
+const FitRange share_of_peak{0.05, 1, h100_rates().achievable};
+
+/// First the groups in 16 bits, whose shares those of fp8 need.
+std::vector<FittedRun> runs_of(const Table& table) {
+  std::vector<FittedRun> out;
+  for (const bool fp8 : {false, true}) {
+    const FittedValues in_16_bits = fit_values(out, share_of_peak);
+    for (const Row& row : table.sound_rows())
+      if (is_fp8(row) == fp8) out.push_back(run_of(row, in_16_bits));
+    declare_every_fifth(out);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<Score> score_mosaicml(const std::filesystem::path& folder) {
-  const Table table(folder, "mosaicml_mpt_fsdp");
-  Runs runs;
-  Errors parameters;
-  for (const Row& row : table.sound_rows()) {
-    const ArchitectureRun run{mpt_of(row), row.number("seq")};
-    parameters.add(static_cast<double>(parameter_count(run.model)), row.number("num_params"));
-    const Layout layout = checked(row, run, layout_of(row));
-    const double tokens = run.sequence * static_cast<double>(layout.batch) / row.number("gpus");
-    runs.add(step_seconds(run, layout, llm_foundry(row), cluster_of(row)).total(),
-             tokens / row.number("tokens_per_s_gpu"), device_flops(run, layout));
-  }
-  Score time = runs.score("mosaicml_mpt_fsdp", "step time", table.size());
+  const std::string name = "mosaicml_mpt_fsdp";
+  const Table table(folder, name), own(own_folder(), name);
+  const auto from = [&](const std::filesystem::path& at) {
+    return runs_of(at == folder ? table : own);
+  };
+  const FittedValues values = fit_values(from, folder, share_of_peak);
+  Score time = score_fitted(runs_of(table), values, share_of_peak, name, "step time", table.size());
   require_mean(time, 0.10);
   time.notes.push_back(
-      "fitted: the share of the peak that large products reach, one for A100 bf16, H100 bf16 and "
-      "H100 fp8, on the project's copy of the table");
-  Score count = parameters.score("mosaicml_mpt_fsdp", "parameters");
+      "the share of the peak that large products reach, on every fifth row of a "
+      "GPU and precision: " +
+      to_text(values));
+  Errors parameters;
+  for (const Row& row : table.sound_rows())
+    parameters.add(static_cast<double>(parameter_count(mpt_of(row))), row.number("num_params"));
+  Score count = parameters.score(name, "parameters");
   require_exact(count);
   return {time, count};
 }

@@ -8,20 +8,16 @@
 #include <tuple>
 
 #include "planner/profiled_pipeline.h"
-#include "tests/bench/published/score.h"
+#include "tests/bench/published/fit.h"
 
 namespace troupe::published {
 namespace {
 
 // NCCL's buffer per connection (NCCL_BUFFSIZE): what fits is sent without the receiver.
 constexpr double buffer_bytes = 4.0 * 1024 * 1024;
-// Of the caching allocator, over the tensors.
-constexpr double fragmentation = 0.1;
-// Driver, kernels and communicators. GH200: as the source of the table says. Others: fitted on the
-// memory of the pipelines with more than one stage on the RTX cluster.
-double context_bytes(const std::string& gpu) {
-  return gpu == "GH-96" ? 5e9 : 3e9;
-}
+// Driver, kernels and communicators on GH200: as the source of the table says. On other devices it
+// is fitted.
+constexpr double gh200_context = 5e9;
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> out;
@@ -195,7 +191,14 @@ Result<ProfiledPipeline> pipeline_of(const Plan& plan, const Inputs& inputs) {
   return out;
 }
 
-Result<double> memory_of(const Plan& plan, const Inputs& inputs) {
+bool on_gh200(const Plan& plan) {
+  for (const auto& stage : plan.gpus)
+    for (const std::string& gpu : stage)
+      if (gpu == "GH-96") return true;
+  return false;
+}
+
+Result<double> memory_of(const Plan& plan, const Inputs& inputs, double context) {
   std::vector<double> parameters, kept;
   std::uint64_t l = 0;
   for (const std::uint64_t count : plan.layers_per_stage) {
@@ -210,11 +213,87 @@ Result<double> memory_of(const Plan& plan, const Inputs& inputs) {
       kept.back() += found->second.kept * static_cast<double>(plan.mbs);
     }
   }
-  double context = 0;
-  for (const auto& stage : plan.gpus)
-    for (const std::string& gpu : stage) context = std::max(context, context_bytes(gpu));
   return fullest_stage_bytes(parameters, kept, static_cast<std::uint32_t>(plan.microbatches),
-                             {context, fragmentation});
+                             {context, allocator_share});
+}
+
+/// Runs whose memory can be predicted; the others' reasons go to `notes`.
+std::vector<FittedRun> memory_runs(const Table& table,
+                                   const Inputs& inputs,
+                                   std::vector<std::string>& notes) {
+  std::vector<FittedRun> out;
+  for (const Row& row : table.sound_rows()) {
+    const std::string id = row.text("row_id");
+    const Plan plan = plan_of(row);
+    const auto bytes = memory_of(plan, inputs, gh200_context);
+    // Such a row's own note says that its memory belongs to another tp.
+    const bool uncertain = row.text("note").find("uncertain") != std::string::npos;
+    if (!bytes || uncertain) {
+      notes.push_back(id + ": " + (bytes ? "its note calls tp uncertain" : bytes.error().text));
+      continue;
+    }
+    const bool gh200 = on_gh200(plan);
+    FittedRun one{id, gh200 ? "GH200" : "RTX"};
+    one.measured = row.number("max_mem_bytes");
+    one.predicted = [=, &inputs](double context) {
+      return *memory_of(plan, inputs, gh200 ? gh200_context : context);
+    };
+    out.push_back(one);
+  }
+  declare_every_fifth(out);
+  for (FittedRun& run : out) run.declared = run.declared && run.group != "GH200";
+  return out;
+}
+
+/// Context of RTX devices is fitted.
+Score score_memory(const Table& table, const Inputs& inputs) {
+  std::vector<std::string> notes;
+  const std::vector<FittedRun> runs = memory_runs(table, inputs, notes);
+  const FitRange context{0.2e9, 8e9, gh200_context};
+  const FittedValues values = fit_values(runs, context);
+  Score out = score_fitted(runs, values, context, "sailor_measured", "peak memory", table.size());
+  out.median.reset();
+  out.baseline.reset();  // of times
+  require_mean(out, 0.056);
+  out.notes = {"one value, bytes of context on RTX devices, on every fifth of their rows: " +
+               to_text(values) + "; on GH200 5 GB as the source says"};
+  for (const FittedRun& run : runs)
+    out.notes.push_back(
+        fmt::format("{}: predicted {:.2f} GB, measured {:.2f} GB{}", run.id,
+                    run.predicted(value_of(values, run.group, context.unfitted)) / 1e9,
+                    run.measured / 1e9, run.declared ? ", fitting data" : ""));
+  out.notes.insert(out.notes.end(), notes.begin(), notes.end());
+  return out;
+}
+
+Score score_time(const Table& table, const Inputs& inputs, bool mixed) {
+  Errors errors;
+  std::vector<std::string> notes;
+  for (const Row& row : table.rows()) {
+    if (row.flag("heterogeneous") != mixed) continue;
+    const std::string id = row.text("row_id");
+    if (row.suspect()) {
+      notes.push_back(id + ": marked as suspect");
+      continue;
+    }
+    const auto pipeline = pipeline_of(plan_of(row), inputs);
+    if (!pipeline) {
+      notes.push_back(id + ": " + pipeline.error().text);
+      continue;
+    }
+    const double predicted = step_seconds(*pipeline), measured = row.number("iter_time_s");
+    errors.add(predicted, measured);
+    notes.push_back(fmt::format("{}: predicted {:.3f} s, measured {:.3f} s, {:+.1f} %", id,
+                                predicted, measured, (predicted / measured - 1) * 100));
+  }
+  Score out =
+      errors.score("sailor_measured", mixed ? "step time, mixed devices"
+                                            : "step time, one kind of device, rows with a profile");
+  require_mean(out, mixed ? 0.045 : 0.06);
+  out.left_out = notes.size() - errors.count();
+  notes.insert(notes.begin(), "nothing fitted");
+  out.notes = std::move(notes);
+  return out;
 }
 
 }  // namespace
@@ -222,62 +301,8 @@ Result<double> memory_of(const Plan& plan, const Inputs& inputs) {
 std::vector<Score> score_sailor(const std::filesystem::path& folder) {
   const Table table(folder, "sailor_measured");
   const Inputs inputs(folder);
-  Errors mixed, alike, memory;
-  std::vector<std::string> mixed_notes, alike_notes;
-  std::vector<std::string> memory_notes = {
-      "3 GB of context on devices other than GH-96 are fitted on the three mixed pipelines of this "
-      "table"};
-  std::size_t mixed_out = 0, alike_out = 0, memory_out = 0;
-  for (const Row& row : table.rows()) {
-    const bool heterogeneous = row.flag("heterogeneous");
-    const std::string id = row.text("row_id");
-    auto& notes = heterogeneous ? mixed_notes : alike_notes;
-    auto& left_out = heterogeneous ? mixed_out : alike_out;
-    if (row.suspect()) {
-      ++left_out;
-      ++memory_out;
-      notes.push_back(id + ": marked as suspect");
-      continue;
-    }
-    const Plan plan = plan_of(row);
-    if (const auto pipeline = pipeline_of(plan, inputs); !pipeline) {
-      ++left_out;
-      notes.push_back(id + ": " + pipeline.error().text);
-    } else {
-      const double predicted = step_seconds(*pipeline);
-      const double measured = row.number("iter_time_s");
-      (heterogeneous ? mixed : alike).add(predicted, measured);
-      notes.push_back(fmt::format("{}: predicted {:.3f} s, measured {:.3f} s, {:+.1f} %", id,
-                                  predicted, measured, (predicted / measured - 1) * 100));
-    }
-    const auto bytes = memory_of(plan, inputs);
-    // Such a row's own note says that its memory belongs to another tp.
-    const bool uncertain = row.text("note").find("uncertain") != std::string::npos;
-    if (!bytes || uncertain) {
-      ++memory_out;
-      memory_notes.push_back(id + ": " +
-                             (bytes ? "its note calls tp uncertain" : bytes.error().text));
-    } else {
-      const double measured = row.number("max_mem_bytes");
-      memory.add(*bytes, measured);
-      memory_notes.push_back(fmt::format("{}: predicted {:.2f} GB, measured {:.2f} GB", id,
-                                         *bytes / 1e9, measured / 1e9));
-    }
-  }
-  std::vector<Score> scores;
-  const auto add = [&](const Errors& errors, const char* quantity, double most,
-                       std::size_t left_out, std::vector<std::string> notes) {
-    Score score = errors.score("sailor_measured", quantity);
-    require_mean(score, most);
-    score.left_out = left_out;
-    score.notes = std::move(notes);
-    scores.push_back(std::move(score));
-  };
-  add(mixed, "step time, mixed devices", 0.045, mixed_out, std::move(mixed_notes));
-  add(alike, "step time, one kind of device, rows with a profile", 0.06, alike_out,
-      std::move(alike_notes));
-  add(memory, "peak memory", 0.056, memory_out, std::move(memory_notes));
-  return scores;
+  return {score_time(table, inputs, true), score_time(table, inputs, false),
+          score_memory(table, inputs)};
 }
 
 }  // namespace troupe::published

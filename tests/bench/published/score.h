@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,13 +12,23 @@
 
 namespace troupe::published {
 
+/// A value that a prediction lacks, and the rows that it was fitted on; 0: rows of another table or
+/// folder.
+struct FittedValue {
+  double value = 0;
+  std::size_t rows = 0;
+};
+using FittedValues = std::map<std::string, FittedValue>;  // by GPU, precision and framework
+
 /// One line of the result. Errors are relative: 0.05 is 5 %, except where `quantity` says
 /// otherwise.
 struct Score {
   std::string table;
   std::string quantity;            ///< "step time", "peak memory", ...
-  std::size_t used = 0;            ///< rows compared
-  std::size_t left_out = 0;        ///< rows of the table that were not, for the reasons in `notes`
+  std::size_t used = 0;            ///< rows compared, of which none was fitted on
+  FittedValues fitted;             ///< that the predictions use
+  std::size_t fitted_rows = 0;     ///< of this table that they were fitted on: not compared
+  std::size_t left_out = 0;        ///< all other rows of the table, for the reasons in `notes`
   double mean = 0;                 ///< of absolute errors
   double maximum = 0;              ///< of absolute errors
   double bias = 0;                 ///< mean of signed errors: positive predicts too much

@@ -5,6 +5,7 @@
 #include <regex>
 
 #include "tests/bench/published/architecture_runs.h"
+#include "tests/bench/published/fit.h"
 
 namespace troupe::published {
 namespace {
@@ -38,25 +39,23 @@ struct Precision {
   bool float8 = false, rowwise = false;
 };
 
-/// Fitted, one share of the peak for each GPU and precision, on the rows of this table that
-/// tests/data/published holds: large products reach it. 0: nothing was fitted.
-double fitted_share(const std::string& gpu, const Precision& precision) {
-  const bool h200 = gpu.find("H200") != std::string::npos;
-  if (gpu.find("A100") != std::string::npos) return 0.655;
-  if (!precision.float8) return h200 ? 0.60 : 0.488;
-  if (precision.rowwise) return 0.231;
-  return h200 ? 0.483 : 0.378;
+/// GPU, precision and framework: one share of the peak that large products reach is fitted.
+std::string group_of(const Row& row, const Precision& precision) {
+  const std::string gpu = row.text("gpu").substr(0, 4);
+  if (!precision.float8) return gpu + " bf16";
+  return gpu + (precision.rowwise ? " float8 by rows" : " float8");
 }
 
 /// Meta's H100 have 96 GB of HBM2e at 2.4 TB/s and 500 W (torchtitan, benchmarks/llama3_h100);
 /// H200: 4.8 TB/s (NVIDIA). FlashAttention-2 reaches 35 % on H100 (Shah et al. 2024,
 /// arXiv:2407.08608, abstract), its backward 63 / 73 of its forward (Dao 2023).
-TrainingCluster cluster_of(const Row& row, const Precision& precision) {
+/// `wide`: the share that products kept in 16 bits reach.
+TrainingCluster cluster_of(const Row& row, const Precision& precision, double share, double wide) {
   const std::string& gpu = row.text("gpu");
   if (gpu.find("A100") != std::string::npos) {
     TrainingCluster out = a100_cluster(200e9);
     out.device = a100_rates(2.039e12);
-    out.device.achievable = fitted_share(gpu, precision);
+    out.device.achievable = share;
     return out;
   }
   TrainingCluster out;
@@ -64,10 +63,10 @@ TrainingCluster cluster_of(const Row& row, const Precision& precision) {
   out.device.memory = gpu.find("H200") != std::string::npos ? 4.8e12 : 2.4e12;
   out.device.attention_forward = 0.35;
   out.device.attention_backward = 0.35 * 63 / 73;
-  out.device.achievable = fitted_share(gpu, precision);
+  out.device.achievable = share;
   if (precision.float8) {
     out.device.wide_peak = out.device.peak;
-    out.device.wide_achievable = fitted_share(gpu, {});
+    out.device.wide_achievable = wide;
     out.device.peak *= 2;
   }
   out.net = h100_network();
@@ -118,30 +117,61 @@ Framework torchtitan(const Row& row) {
   return out;
 }
 
+FittedRun run_of(const Row& row, const FittedValues& in_16_bits) {
+  const ArchitectureRun run{llama_of(row), row.number("seq")};
+  const Precision precision{uses(row, "float8"), uses(row, "rowwise")};
+  const Layout layout = checked(row, run, layout_of(row));
+  FittedRun out{row.text("row_id"), group_of(row, precision)};
+  out.measured = run.sequence * static_cast<double>(layout.batch) / row.number("gpus") /
+                 row.number("tokens_per_s_gpu");
+  out.flops = device_flops(run, layout);
+  const double wide =
+      precision.float8 ? value_of(in_16_bits, group_of(row, {}), h100_rates().achievable) : 0;
+  out.predicted = [=](double share) {
+    return step_seconds(run, layout, torchtitan(row), cluster_of(row, precision, share, wide))
+        .total();
+  };
+  return out;
+}
+
+const FitRange share_of_peak{0.05, 1, h100_rates().achievable};
+
+/// First the groups in 16 bits, whose shares those of float8 need.
+std::vector<FittedRun> runs_of(const Table& table) {
+  std::vector<FittedRun> out;
+  for (const bool float8 : {false, true}) {
+    const FittedValues in_16_bits = fit_values(out, share_of_peak);
+    for (const Row& row : table.sound_rows())
+      if (uses(row, "float8") == float8) out.push_back(run_of(row, in_16_bits));
+    declare_every_fifth(out);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<Score> score_torchtitan(const std::filesystem::path& folder) {
-  const Table table(folder, "torchtitan_llama");
-  Runs runs;
-  Errors memory;
-  std::vector<std::string> lines;
-  for (const Row& row : table.sound_rows()) {
-    const ArchitectureRun run{llama_of(row), row.number("seq")};
-    const Precision precision{uses(row, "float8"), uses(row, "rowwise")};
-    const Layout layout = checked(row, run, layout_of(row));
-    const double tokens = run.sequence * static_cast<double>(layout.batch) / row.number("gpus");
-    runs.add(step_seconds(run, layout, torchtitan(row), cluster_of(row, precision)).total(),
-             tokens / row.number("tokens_per_s_gpu"), device_flops(run, layout));
-    if (const auto peak = row.maybe_number("peak_mem_gib"))
-      memory.add(step_bytes(run, layout, torchtitan(row)).total() / static_cast<double>(1_GiB),
-                 *peak);
-  }
-  Score time = runs.score("torchtitan_llama", "step time", table.size());
+  const std::string name = "torchtitan_llama";
+  const Table table(folder, name), own(own_folder(), name);
+  const auto from = [&](const std::filesystem::path& at) {
+    return runs_of(at == folder ? table : own);
+  };
+  const FittedValues values = fit_values(from, folder, share_of_peak);
+  Score time = score_fitted(runs_of(table), values, share_of_peak, name, "step time", table.size());
   require_mean(time, 0.10);
   time.notes.push_back(
-      "fitted: the share of the peak that large products reach, one for A100 bf16, H100 (500 W) "
-      "bf16, float8 and float8 by rows, H200 float8, on the project's copy of the table");
-  Score peak = memory.score("torchtitan_llama", "peak memory");
+      "the share of the peak that large products reach, on every fifth row of a "
+      "GPU and precision: " +
+      to_text(values));
+  Errors memory;
+  for (const Row& row : table.sound_rows()) {
+    const ArchitectureRun run{llama_of(row), row.number("seq")};
+    if (const auto peak = row.maybe_number("peak_mem_gib"))
+      memory.add(step_bytes(run, checked(row, run, layout_of(row)), torchtitan(row)).total() /
+                     static_cast<double>(1_GiB),
+                 *peak);
+  }
+  Score peak = memory.score(name, "peak memory");
   peak.left_out = table.size() - memory.count();
   peak.notes.push_back("nothing fitted; published: reserved by the allocator, most of all ranks");
   return {time, peak};

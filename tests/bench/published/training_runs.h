@@ -8,6 +8,13 @@
 
 namespace troupe::published {
 
+/// Host time of one eager op of PyTorch in a training loop in Python: the one value fitted for
+/// vtrain_single_node_a100. Other tables take it from there.
+inline constexpr Seconds eager_host_per_op = 37e-6;
+/// Of what tensors hold: what PyTorch's caching allocator takes beside. Sailor's estimate of memory
+/// has the same tenth.
+inline constexpr double allocator_share = 0.1;
+
 /// A GPT of Megatron's kind from the columns hidden, layers, heads, seq, vocab.
 TransformerStack gpt_of(const Row& row);
 /// From tp, pp, dp, gbs, mbs and recompute. Throws BadTable where the layout cannot run the model.

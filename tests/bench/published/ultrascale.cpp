@@ -5,65 +5,70 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 
-#include "tests/bench/published/training_runs.h"
+#include "tests/bench/published/fit.h"
 
 namespace troupe::published {
 namespace {
 
 /// Jobs from here on ran a newer nanotron: gathered inputs are gathered again for backward instead
-/// of kept, and every op of a tensor group costs the host more where a run spans nodes.
+/// of kept, and where a run spans nodes its blocks take the longer the more ranks their tensor
+/// group has, however little they compute.
 constexpr double newer_job = 14'017'000;
 
-constexpr const char* smallest_model = "1.34B";
+/// Its rows are the fitting data.
+constexpr const char* fitted_model = "1.34B";
 
-/// Device memory of an H100 that is left when the context, the communicators and what the
-/// allocator cannot use are taken off. Calibrated on the rows of all models: it lies between the
-/// largest success and the smallest failure.
-constexpr double usable_bytes = 74e9;
+/// Device memory of an H100 (81559 MiB, NVIDIA's nvidia-smi) without half a gigabyte of context,
+/// less what the allocator cannot use.
+constexpr double usable_bytes = (81559.0 * 1024 * 1024 - 0.5e9) / (1 + allocator_share);
 
-/// Calibrated on this table, with the rows of all models in view: the efficiency, the host time of
-/// an op (a block takes 4.3 ms however small it is), for the newer software the host time for each
-/// rank, whose cause is not known, and how many rings a block's gradients start. The rings were
-/// chosen among settings by the score of the chosen plan as well: with neighbouring ones the worst
-/// group reaches 43 to 53 % of its best, so that score is fragile.
-Framework nanotron(const Layout& layout, bool newer) {
+/// One value for each of two frameworks: of the older one the efficiency, which the newer one has
+/// as well; of the newer one the host's time of a block for each rank of its tensor group.
+struct Fitted {
+  double efficiency = 1;
+  Seconds host_per_rank = 0;
+};
+
+/// The host's time of an op is that of vtrain_single_node_a100, and fitted there.
+Framework nanotron(const Layout& layout, bool newer, const Fitted& fitted) {
   const bool replicas = layout.data > 1;
   const bool sharded = replicas && layout.zero != ZeroStage::none;
   Framework out;
-  out.efficiency = 0.90;
-  out.host_per_op = 57e-6;
-  out.host_per_rank = newer ? 1.9e-3 : 0;
-  out.update_start = 10e-3;
+  out.efficiency = fitted.efficiency;
+  out.host_per_op = eager_host_per_op;
+  out.host_per_rank = newer ? fitted.host_per_rank : 0;
   // 16-bit gradients are added to sums in f32, which are reduced. Replicas keep a flat copy of the
   // 16-bit ones; the sharded optimizer keeps one of its weights' shard and of what it gathers.
   out.accumulate_bytes = 2 + 4 + 4;
   out.reduced_bytes = 4;
   out.gradient_bytes = sharded ? 8 : replicas ? 6 : 4;
   out.optimizer_bytes = sharded ? 14 : 12;
-  // Buckets of several tensors overlap with the last backward; the newer software reduces each of
-  // the six tensors of a block by itself, once round to sum and once to spread.
+  // Buckets of gradients overlap with the last backward (nanotron, core/gradient_accumulator.py).
+  // Each of a block's four matrices fills the 25 MiB of a bucket of PyTorch; it is summed once
+  // round a ring and spread once more. Sharded gradients are reduced in one call for all tensors.
+  // All devices of the older jobs all-reduced as fast on 64 nodes as on 4: by trees, not rings.
   out.reduction_hidden = true;
-  out.reductions_per_block = newer ? (sharded ? 1.4 : 12) : 0.7;
+  out.reductions_per_block = newer && !sharded ? 2 * 4 : 0;
   out.keeps_gathered = !newer;
   out.separate_gate = true;
   out.logit_bytes = 2 + 4 + 4 + 2;  // as computed, in f32, their softmax, their gradient
   return out;
 }
 
-/// The links are calibrated on the same rows: 62 us for each step of a ring between nodes and 40 %
-/// of the ports. The all-reduce over all devices that the rows give agrees in kind: it falls as one
-/// over the number of devices beyond two nodes.
+/// Rings over nodes reach what the older jobs' own all-reduces did on 16 nodes and more: 180 GB/s
+/// of a device, of the ports' 400. All members of a ring step at the pace of its slowest link: 75
+/// us, the latency of EFA on p5 that aws-ofi-nccl declares to NCCL (src/platform-aws.c).
 TrainingCluster h100_cluster() {
   TrainingCluster out;
   out.device = h100_rates();
   out.net.intra = 360e9;
   out.net.intra_start = 10e-6;
   out.net.node = 400e9;
-  out.net.ring_achievable = 0.40;
-  out.net.ring_hop_within = out.net.ring_hop_between = 62e-6;
-  out.net.transfer_start = 30e-6;
+  out.net.ring_achievable = 0.45;
+  out.net.ring_hop_within = out.net.ring_hop_between = 75e-6;
   return out;
 }
 
@@ -121,9 +126,10 @@ std::vector<Run> runs_of(const Table& table) {
   return out;
 }
 
-double predicted_seconds(const Run& run) {
+double predicted_seconds(const Run& run, const Fitted& fitted) {
   static const TrainingCluster cluster = h100_cluster();
-  return step_seconds(run.model, run.layout, nanotron(run.layout, run.newer), cluster).total();
+  const Framework framework = nanotron(run.layout, run.newer, fitted);
+  return step_seconds(run.model, run.layout, framework, cluster).total();
 }
 
 double measured_seconds(const Run& run) {
@@ -137,7 +143,7 @@ Score score_memory(const std::vector<Run>& runs, std::size_t rows) {
     const std::string& status = run.row.text("status");
     if (status != "Success" && status != "OOM") continue;
     const bool failed = status == "OOM";
-    const StepBytes bytes = step_bytes(run.model, run.layout, nanotron(run.layout, run.newer));
+    const StepBytes bytes = step_bytes(run.model, run.layout, nanotron(run.layout, run.newer, {}));
     ++used;
     wrong += (bytes.total() > usable_bytes) != failed;
     naive += (bytes.weights + bytes.gradients + bytes.optimizer > usable_bytes) != failed;
@@ -154,7 +160,7 @@ Score score_memory(const std::vector<Run>& runs, std::size_t rows) {
   out.baseline = share(naive);
   require_mean(out, 0.05);
   out.notes = {"the baseline counts only weights, gradients and optimizer",
-               "calibrated on all rows of the table: 74 GB of usable memory"};
+               fmt::format("nothing fitted: {:.1f} GB of usable memory", usable_bytes / 1e9)};
   return out;
 }
 
@@ -177,40 +183,111 @@ std::vector<Run> timed_runs(const std::vector<Run>& runs) {
   return out;
 }
 
-Score score_time(const std::vector<Run>& timed, std::size_t rows) {
-  Runs compared;
+bool of_model(const Run& run, const std::string& model) {
+  return run.row.text("model") == model;
+}
+
+const FitRange efficiencies{0.4, 1.5, 1};
+const FitRange host_seconds{0.1e-3, 20e-3, 0};
+constexpr const char* older_name = "H100 bf16 nanotron";
+constexpr const char* newer_name = "H100 bf16 nanotron, newer: seconds of a rank";
+
+/// Of the older or of the newer software, as predictions of its one value.
+std::vector<FittedRun> fitted_runs(const std::vector<Run>& timed,
+                                   bool newer,
+                                   double efficiency,
+                                   const std::string& model) {
+  std::vector<FittedRun> out;
+  for (const Run& run : timed) {
+    if (run.newer != newer) continue;
+    FittedRun one{run.row.text("row_id"), newer ? newer_name : older_name, of_model(run, model)};
+    one.measured = measured_seconds(run);
+    one.flops = device_flops(run.model, run.layout);
+    one.predicted = [&run, newer, efficiency](double value) {
+      return predicted_seconds(run, newer ? Fitted{efficiency, value} : Fitted{value, 0});
+    };
+    out.push_back(one);
+  }
+  return out;
+}
+
+/// Both values on the rows of one model; what it has no rows for comes from `otherwise`.
+FittedValues fit_on(const std::vector<Run>& timed,
+                    const std::string& model,
+                    const FittedValues& otherwise) {
+  FittedValues out = fit_values(fitted_runs(timed, false, 1, model), efficiencies);
+  if (const auto own = otherwise.find(older_name); own != otherwise.end()) out.insert(*own);
+  const double efficiency = value_of(out, older_name, efficiencies.unfitted);
+  out.merge(fit_values(fitted_runs(timed, true, efficiency, model), host_seconds));
+  if (const auto own = otherwise.find(newer_name); own != otherwise.end()) out.insert(*own);
+  return out;
+}
+
+Fitted fitted_of(const FittedValues& values) {
+  const auto newer = values.find(newer_name);
+  return {value_of(values, older_name, efficiencies.unfitted),
+          newer == values.end() ? host_seconds.unfitted : newer->second.value};
+}
+
+Errors held_out(const std::vector<Run>& timed, const std::string& model, const Fitted& fitted) {
+  Errors out;
   for (const Run& run : timed)
-    compared.add(predicted_seconds(run), measured_seconds(run),
-                 device_flops(run.model, run.layout));
-  Score out = compared.score("hf_ultrascale_h100", "step time", rows);
+    if (!of_model(run, model)) out.add(predicted_seconds(run, fitted), measured_seconds(run));
+  return out;
+}
+
+/// How the values come out, and how well they hold on all other models, when another model's rows
+/// are the fitting data.
+std::vector<std::string> cross_validation(const std::vector<Run>& timed) {
+  std::set<std::string> models;
+  for (const Run& run : timed) models.insert(run.row.text("model"));
+  std::vector<std::string> out;
+  for (const std::string& model : models) {
+    const FittedValues values = fit_on(timed, model, {});
+    if (values.size() < 2) continue;
+    const Fitted fitted = fitted_of(values);
+    const Errors errors = held_out(timed, model, fitted);
+    out.push_back(fmt::format(
+        "fitted on {} ({} and {} rows) instead: efficiency {:.2f}, {:.1f} ms "
+        "a rank; on the {} rows of other models median {:.2f} %, mean {:.2f} %",
+        model, values.at(older_name).rows, values.at(newer_name).rows, fitted.efficiency,
+        fitted.host_per_rank * 1e3, errors.count(), errors.median() * 100, errors.mean() * 100));
+  }
+  return out;
+}
+
+Score score_time(const std::vector<Run>& timed, const FittedValues& values, std::size_t rows) {
+  const double efficiency = fitted_of(values).efficiency;
+  std::vector<FittedRun> runs = fitted_runs(timed, false, efficiency, fitted_model);
+  for (FittedRun& run : fitted_runs(timed, true, efficiency, fitted_model)) runs.push_back(run);
+  Score out = score_fitted(runs, values, efficiencies, "hf_ultrascale_h100", "step time", rows);
   out.target = "median <= 12 %, mean <= 20 %";
   out.reached = out.used > 0 && *out.median <= 0.12 && out.mean <= 0.20;
-  Errors others;
-  for (const Run& run : timed)
-    if (run.row.text("model") != smallest_model)
-      others.add(predicted_seconds(run), measured_seconds(run));
   out.notes = {
-      "calibrated on this table, all models in view: one efficiency, and of software and links the "
-      "host time of an op and of a rank, the step of a ring, the share of the ports, rings for "
-      "each "
-      "block: more than one fitted value, and no row is held out",
-      fmt::format("rows of models other than 1.34B: {}, median {:.2f} %, mean {:.2f} %",
-                  others.count(), others.median() * 100, others.mean() * 100),
+      fmt::format("one value for each of two frameworks, nanotron before and after job {:.0f}, on "
+                  "the rows of {}: {}",
+                  newer_job, fitted_model, to_text(values)),
       "left out: failures, pipelines before the fix, the slower of two runs that differ only in "
       "zero_stage"};
+  const Errors without = held_out(timed, fitted_model, {efficiency, 0});
+  out.notes.push_back(fmt::format(
+      "without the newer software's value: median {:.2f} %, mean {:.2f} %; its cause is not known",
+      without.median() * 100, without.mean() * 100));
+  for (const std::string& line : cross_validation(timed)) out.notes.push_back(line);
   return out;
 }
 
 /// Among measured plans of one model on as many nodes with one batch: what the fastest by
-/// prediction reaches of the best.
-Score score_choice(const std::vector<Run>& timed, std::size_t rows) {
+/// prediction reaches of the best. Without the model that was fitted on.
+Score score_choice(const std::vector<Run>& timed, const Fitted& fitted, std::size_t rows) {
   struct Chosen {
     double predicted = 0, measured = 0, best = 0;
     std::size_t plans = 0;
   };
   std::map<std::tuple<std::string, std::uint64_t, std::uint64_t>, Chosen> groups;
   for (const Run& run : timed) {
-    const double predicted = predicted_seconds(run), measured = measured_seconds(run);
+    if (of_model(run, fitted_model)) continue;
+    const double predicted = predicted_seconds(run, fitted), measured = measured_seconds(run);
     Chosen& group = groups[{run.row.text("model"), run.layout.devices(), run.layout.batch}];
     if (group.plans == 0 || predicted < group.predicted) {
       group.predicted = predicted;
@@ -230,19 +307,27 @@ Score score_choice(const std::vector<Run>& timed, std::size_t rows) {
   out.left_out = rows - plans;
   out.target = "mean within 5 %, each within 15 %";
   out.reached = out.used > 0 && out.mean <= 0.05 && out.maximum <= 0.15;
-  out.notes = {fmt::format("{} groups of one model, one number of nodes and one batch; {} plans",
-                           errors.count(), plans)};
+  out.notes = {
+      fmt::format("{} groups of one model, one number of nodes and one batch; {} plans; "
+                  "those of {} are fitting data and left out",
+                  errors.count(), plans, fitted_model)};
   return out;
 }
 
 }  // namespace
 
 std::vector<Score> score_ultrascale(const std::filesystem::path& folder) {
-  const Table table(folder, "hf_ultrascale_h100");
+  const std::string name = "hf_ultrascale_h100";
+  const Table table(folder, name), own(own_folder(), name);
   const std::vector<Run> runs = runs_of(table);
   const std::vector<Run> timed = timed_runs(runs);
-  return {score_memory(runs, table.size()), score_time(timed, table.size()),
-          score_choice(timed, table.size())};
+  FittedValues otherwise;
+  if (folder != own_folder())
+    for (auto& [group, fitted] : fit_on(timed_runs(runs_of(own)), fitted_model, {}))
+      otherwise[group] = {fitted.value, 0};
+  const FittedValues values = fit_on(timed, fitted_model, otherwise);
+  return {score_memory(runs, table.size()), score_time(timed, values, table.size()),
+          score_choice(timed, fitted_of(values), table.size())};
 }
 
 }  // namespace troupe::published

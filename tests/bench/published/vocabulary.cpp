@@ -55,6 +55,9 @@ std::vector<Score> score_vocabulary_parallelism(const std::filesystem::path& fol
       fmt::format("the redistributed partition: in {} of {} settings the planner's search finds "
                   "stages that end the step no later",
                   optimal, searched));
+  one.notes.push_back(
+      "nothing fitted on this table; the share of the memory's bandwidth is the one fitted for "
+      "zero_bubble, whose framework this one extends");
   if (optimal < searched) one.reached = false;
   Score two = absolute.score("vocabulary_parallelism", "MFU");
   Score three = memory.score("vocabulary_parallelism", "peak memory");

@@ -1,46 +1,65 @@
 // Megatron-DeepSpeed on nodes of 8 A100: vtrain_single_node_a100, vtrain_multi_node_a100, and the
 // all-reduce times of the same machines.
-#include "tests/bench/published/training_runs.h"
+#include "tests/bench/published/fit.h"
 
 namespace troupe::published {
 namespace {
 
-/// Megatron-DeepSpeed issues some 2,600 ops a second and layer with checkpoints and their random
-/// states. Fitted: on the rows of vtrain_single_node_a100 with hidden 1024 and microbatch 1, whose
-/// devices wait for the host. Nothing else here is.
-Framework megatron_deepspeed() {
-  Framework out;
-  out.host_per_op = 38e-6;
-  return out;
-}
+constexpr const char* single_node = "vtrain_single_node_a100";
+const FitRange host_seconds{1e-6, 200e-6, eager_host_per_op};
+constexpr const char* multi_node = "vtrain_multi_node_a100";
 
-Score score_runs(const Table& table, const std::string& name, double most) {
+/// The one fitted value of both tables is the host's time of an op. Fitting data are rows of the
+/// single-node table.
+std::vector<FittedRun> runs_of(const Table& table, bool single) {
   const TrainingCluster cluster = a100_cluster();
-  const Framework framework = megatron_deepspeed();
-  Runs runs;
+  std::vector<FittedRun> out;
   for (const Row& row : table.sound_rows()) {
     const TransformerStack model = gpt_of(row);
     const Layout layout = layout_of(row, model);
-    runs.add(step_seconds(model, layout, framework, cluster).total(),
-             row.number("iter_time_ms") / 1e3, device_flops(model, layout));
+    FittedRun one{row.text("row_id"), "A100 fp16 Megatron-DeepSpeed"};
+    one.measured = row.number("iter_time_ms") / 1e3;
+    one.flops = device_flops(model, layout);
+    one.predicted = [=](double host_per_op) {
+      Framework framework;
+      framework.host_per_op = host_per_op;
+      return step_seconds(model, layout, framework, cluster).total();
+    };
+    out.push_back(one);
   }
-  Score score = runs.score(name, "step time", table.size());
+  if (single) declare_every_fifth(out);
+  return out;
+}
+
+FittedValues fitted_host(const std::filesystem::path& folder) {
+  const auto from = [](const std::filesystem::path& at) {
+    return runs_of(Table(at, single_node), true);
+  };
+  return fit_values(from, folder, host_seconds);
+}
+
+Score score_runs(const Table& table, const char* name, const FittedValues& values, double most) {
+  Score score = score_fitted(runs_of(table, name == single_node), values, host_seconds, name,
+                             "step time", table.size());
   require_mean(score, most);
   score.notes.push_back(
-      "one fitted value, host time of an op: on single-node rows of hidden 1024, microbatch 1");
+      "one value, seconds of the host for an op, on every fifth row of the single-node table: " +
+      to_text(values));
   return score;
 }
 
 }  // namespace
 
 std::vector<Score> score_vtrain_single(const std::filesystem::path& folder) {
-  const std::string name = "vtrain_single_node_a100";
-  return {score_runs(Table(folder, name), name, 0.084)};
+  const Table table(folder, single_node);
+  return {score_runs(table, single_node, fitted_host(folder), 0.084)};
 }
 
+/// On the single-node table of the same folder; where it has none, on the project's own.
 std::vector<Score> score_vtrain_multi(const std::filesystem::path& folder) {
-  const std::string name = "vtrain_multi_node_a100";
-  return {score_runs(Table(folder, name), name, 0.147)};
+  const Table table(folder, multi_node);
+  const bool complete = std::filesystem::exists(folder / (std::string(single_node) + ".csv"));
+  return {score_runs(table, multi_node, fitted_host(complete ? folder : own_folder()), 0.147)};
 }
 
 std::vector<Score> score_vtrain_all_reduce(const std::filesystem::path& folder) {
