@@ -1,181 +1,21 @@
 #include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <ostream>
 
-#include "apps/architecture_file.h"
-#include "apps/device_catalogue.h"
+#include "apps/estimate_play.h"
 #include "apps/estimate_table.h"
 #include "apps/program.h"
-#include "planner/nearest.h"
+#include "apps/small_file.h"
 
 namespace troupe {
 namespace {
 
-struct EstimateArguments {
-  std::string model;
-  std::vector<std::string> devices;
-  std::uint64_t batch = 0;
-  std::uint64_t sequence = 0;
-  std::string network = "roce_400 x 8";
-  double headroom = 0.1;
-  double efficiency = 0.75;
-  LayoutChoices choices;
-  std::vector<std::uint64_t> zero;
-  std::vector<std::string> recompute;
-  std::uint64_t keep = 5;
-  bool explain = false;
-  bool json = false;
-};
-
-/// What is priced.
-struct Question {
-  ArchitectureRun run;
-  std::vector<DeviceGroup> groups;
-  std::uint64_t batch = 0;
-  BytesPerSecond network = 0;  ///< of one node, one direction
-  LayoutChoices choices;
-  Framework framework;
-  std::size_t keep = 5;
-  double flops = 0;  ///< of one step
-};
-
 Error wrong(std::string text) {
   return {ErrorCode::invalid_input, std::move(text)};
-}
-
-std::optional<std::uint64_t> count_of(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc{} || end != text.data() + text.size() || value == 0) return std::nullopt;
-  return value;
-}
-
-/// Share of a link between devices of a node that collectives reach: 235 of 300 GB/s on NVLink 3
-/// (the all-reduces of vTrain's repository, A100).
-constexpr double peer_share = 0.78;
-
-Result<CatalogueDevice> accelerator_named(const std::string& id) {
-  std::vector<std::string> known;
-  for (const CatalogueDevice& row : built_in_catalogue().accelerators) {
-    if (row.id == id) return row;
-    known.push_back(row.id);
-  }
-  return wrong(fmt::format("the device catalogue has no accelerator \"{}\"; {}", id,
-                           near_names_text(id, known)));
-}
-
-/// "400 GB/s", "roce_400" or "roce_400 x 8": what leaves a node in one direction.
-Result<BytesPerSecond> network_of(const std::string& text) {
-  const auto by = text.find(" x ");
-  const std::string id = text.substr(0, by);
-  const auto times = by == std::string::npos ? std::optional<std::uint64_t>{1}
-                                             : count_of(std::string_view(text).substr(by + 3));
-  for (const CatalogueLink& link : built_in_catalogue().links)
-    if (link.id == id && times) return link.rate * static_cast<double>(*times);
-  const auto rate = parse_rate(text);
-  if (rate && *rate > 0) return *rate;
-  std::vector<std::string> known;
-  for (const CatalogueLink& link : built_in_catalogue().links) known.push_back(link.id);
-  return wrong(
-      fmt::format("--network {}: must be a rate as in \"50 GB/s\", or a link of the "
-                  "catalogue and how many a node has, as in \"roce_400 x 8\"; {}",
-                  text, near_names_text(id, known)));
-}
-
-/// "h100_sxm5_80=8x8": catalogue row, nodes, devices of a node.
-Result<DeviceGroup> group_of(const std::string& text, double headroom, BytesPerSecond network) {
-  const auto equals = text.find('=');
-  const auto by = text.find('x', equals == std::string::npos ? 0 : equals);
-  const auto id = text.substr(0, equals);
-  const auto nodes = equals == std::string::npos || equals == 0 || by == std::string::npos
-                         ? std::nullopt
-                         : count_of(std::string_view(text).substr(equals + 1, by - equals - 1));
-  const auto per_node =
-      nodes ? count_of(std::string_view(text).substr(by + 1)) : std::optional<std::uint64_t>{};
-  if (!per_node || *nodes > 1'000'000 || *per_node > 1024)
-    return wrong(
-        fmt::format("--devices {}: must be ROW=NODESxDEVICES, as in h100_sxm5_80=8x8, with at most "
-                    "1000000 nodes of 1024",
-                    text));
-  const auto row = accelerator_named(id);
-  if (!row) return wrong(fmt::format("--devices {}: {}", text, row.error().text));
-  const auto rates = accelerator_rates(*row);
-  if (!rates)
-    return wrong(
-        fmt::format("--devices {}: the catalogue row {} lacks multiprocessors or a rate in "
-                    "16 bits, which layouts are priced by",
-                    text, id));
-  DeviceGroup group;
-  group.name = id;
-  group.devices = *nodes * *per_node;
-  group.memory = static_cast<double>(row->memory) * (1 - headroom);
-  group.cluster.device = *rates;
-  group.cluster.net.devices_per_node = static_cast<double>(*per_node);
-  group.cluster.net.intra = row->peer_rate * peer_share;
-  group.cluster.net.node = network;
-  return group;
-}
-
-/// What the parser could not put there itself.
-LayoutChoices choices_of(const EstimateArguments& arguments) {
-  LayoutChoices out = arguments.choices;
-  for (const std::uint64_t stage : arguments.zero)
-    out.zero.push_back(static_cast<ZeroStage>(stage));
-  for (const std::string& name : arguments.recompute)
-    out.recompute.push_back(name == "full"        ? Recompute::full
-                            : name == "selective" ? Recompute::selective
-                                                  : Recompute::none);
-  return out;
-}
-
-Result<Question> question_of(const EstimateArguments& arguments) {
-  Question out;
-  // The parser's ranges let what is no number pass.
-  if (!std::isfinite(arguments.headroom))
-    return wrong("--headroom: must be a number from 0 to 0.9");
-  if (!std::isfinite(arguments.efficiency))
-    return wrong("--efficiency: must be a number from 0.05 to 1");
-  auto architecture = load_architecture(arguments.model);
-  TROUPE_TRY(architecture);
-  out.run.model = *architecture;
-  const auto sequence =
-      arguments.sequence > 0 ? arguments.sequence : std::uint64_t{out.run.model.context};
-  if (sequence > out.run.model.context && out.run.model.position == PositionKind::learned)
-    return wrong(fmt::format("--sequence {}: the model has {} learned positions", sequence,
-                             out.run.model.context));
-  out.run.sequence = static_cast<double>(sequence);
-  const auto network = network_of(arguments.network);
-  TROUPE_TRY(network);
-  out.network = *network;
-  for (const std::string& text : arguments.devices) {
-    auto group = group_of(text, arguments.headroom, out.network);
-    TROUPE_TRY(group);
-    out.groups.push_back(std::move(*group));
-  }
-  out.choices = choices_of(arguments);
-  out.batch = arguments.batch;
-  out.framework.efficiency = arguments.efficiency;
-  out.keep = arguments.keep;
-  out.flops = model_flops(out.run, out.batch);
-  return out;
-}
-
-std::string heading(const Question& question) {
-  std::string text =
-      fmt::format("{:.3g} billion parameters, {} sequences of {:.0f} tokens a step\n",
-                  static_cast<double>(parameter_count(question.run.model)) / 1e9, question.batch,
-                  question.run.sequence);
-  for (const DeviceGroup& group : question.groups)
-    text += fmt::format("{} x {}: {:.0f} Tflop/s, {} to fill, {:.0f} a node, {:.3g} GB/s a node\n",
-                        group.devices, group.name, group.cluster.device.peak / 1e12,
-                        format_bytes(static_cast<Bytes>(group.memory)),
-                        group.cluster.net.devices_per_node, group.cluster.net.node / 1e9);
-  return text;
 }
 
 Error nothing_fits(const DeviceGroup& group, const LayoutSearch& search) {
@@ -253,23 +93,48 @@ std::string reasons(const Question& question, const DeviceGroup& group, const Pr
   return out + fmt::format("twice the nodes: {}\n", against(best, search(question, other)));
 }
 
-ExitCode estimate_equal(const Question& question, bool explain, bool json, const Console& console) {
+/// Everything of the fastest layout as text.
+std::string best_text(const Question& question,
+                      const DeviceGroup& group,
+                      const LayoutSearch& found,
+                      const Table& layouts) {
+  const PricedLayout& best = found.best.front();
+  return heading(question) +
+         fmt::format("{} layouts, {} of them fit; the fastest:\n\n", found.considered,
+                     found.fitting) +
+         layouts.to_text() + fmt::format("\nstep of {}\n", layout_text(best.layout)) +
+         seconds_table(best.seconds).to_text() + "\nmemory of its fullest device\n" +
+         bytes_table(best.bytes, group.memory).to_text();
+}
+
+ExitCode estimate_equal(const Question& question,
+                        const EstimateArguments& arguments,
+                        const PlayArguments& play,
+                        const Console& console) {
   const DeviceGroup& group = question.groups.front();
   const LayoutSearch found = search(question, group);
   if (found.best.empty()) return report_error(nothing_fits(group, found), console);
-  if (json) {
-    console.out << json_of(question, group, found).dump() << '\n';
+  std::optional<PlayedLayouts> played;
+  const Table layouts = layout_table(found.best, question.run, group, question.flops);
+  if (play.wanted()) {
+    std::vector<PlacedLayout> placed;
+    const std::size_t shown = play.html.empty() ? 1 : found.best.size();
+    for (std::size_t i = 0; i < shown; ++i) placed.push_back({group, found.best[i]});
+    auto made = play_layouts(question, placed, 1, play);
+    if (!made) return report_error(made.error(), console);
+    if (const Status drawn = write_drawings(play, question, *made, 1, layouts); !drawn)
+      return report_error(drawn.error(), console);
+    played = std::move(*made);
+  }
+  if (arguments.json) {
+    auto json = json_of(question, group, found);
+    if (played) json["played"] = played_json(*played, 0);
+    console.out << json.dump() << '\n';
     return ExitCode::success;
   }
-  const PricedLayout& best = found.best.front();
-  console.out << heading(question)
-              << fmt::format("{} layouts, {} of them fit; the fastest:\n\n", found.considered,
-                             found.fitting)
-              << layout_table(found.best, question.run, group, question.flops).to_text()
-              << fmt::format("\nstep of {}\n", layout_text(best.layout))
-              << seconds_table(best.seconds).to_text() << "\nmemory of its fullest device\n"
-              << bytes_table(best.bytes, group.memory).to_text();
-  if (explain) console.out << '\n' << reasons(question, group, best);
+  console.out << best_text(question, group, found, layouts);
+  if (arguments.explain) console.out << '\n' << reasons(question, group, found.best.front());
+  if (played) console.out << played_text(play, *played, 1);
   return ExitCode::success;
 }
 
@@ -307,7 +172,28 @@ Table share_table(const Question& question, const SharedStep& step) {
   return table;
 }
 
-ExitCode estimate_unlike(const Question& question, bool json, const Console& console) {
+/// Of the groups that have a share.
+Result<PlayedLayouts> play_shares(const Question& question,
+                                  const SharedStep& step,
+                                  const PlayArguments& play,
+                                  const Table& table) {
+  std::vector<PlacedLayout> placed;
+  for (std::size_t g = 0; g < step.shares.size(); ++g)
+    if (step.shares[g].layout) placed.push_back({question.groups[g], *step.shares[g].layout});
+  auto played = play_layouts(question, placed, placed.size(), play);
+  if (!played) return played;
+  for (PagePlan& plan : played->plans)
+    plan.plan.notes.push_back(fmt::format(
+        "after the slowest group gradients go round between groups: {}, which is not played",
+        format_seconds(step.reduction)));
+  TROUPE_TRY(write_drawings(play, question, *played, placed.size(), table));
+  return played;
+}
+
+ExitCode estimate_unlike(const Question& question,
+                         bool json,
+                         const PlayArguments& play,
+                         const Console& console) {
   const auto step = share_batch(question.run, question.groups, question.batch, question.network,
                                 question.framework, question.choices);
   if (!step) {
@@ -319,29 +205,41 @@ ExitCode estimate_unlike(const Question& question, bool json, const Console& con
     return code;
   }
   const Table table = share_table(question, *step);
+  PlayedLayouts played;
+  if (play.wanted()) {
+    auto made = play_shares(question, *step, play, table);
+    if (!made) return report_error(made.error(), console);
+    played = std::move(*made);
+  }
   if (json) {
     nlohmann::ordered_json out;
     out["step_s"] = step->seconds;
     out["reduction_s"] = step->reduction;
     out["shares"] = table.to_json();
+    for (std::size_t i = 0; i < played.plans.size(); ++i)
+      out["played"].push_back(played_json(played, i));
     console.out << out.dump() << '\n';
     return ExitCode::success;
   }
   console.out << heading(question)
               << fmt::format("replicas with unequal shares: step {}, of it {} between groups\n\n",
                              format_seconds(step->seconds), format_seconds(step->reduction))
-              << table.to_text();
+              << table.to_text() << played_text(play, played, played.plans.size());
   return ExitCode::success;
 }
 
-ExitCode estimate(const EstimateArguments& arguments, const Console& console) {
+ExitCode estimate(const EstimateArguments& arguments,
+                  const PlayArguments& play,
+                  const Console& console) {
+  if (const Status apart = check_outputs({arguments.model}, {play.svg, play.trace, play.html});
+      !apart)
+    return report_error(apart.error(), console);
   const auto question = question_of(arguments);
   if (!question) return report_error(question.error(), console);
   if (question->groups.size() > 1 && arguments.explain)
     return report_error(wrong("--explain goes with one --devices"), console);
-  return question->groups.size() == 1
-             ? estimate_equal(*question, arguments.explain, arguments.json, console)
-             : estimate_unlike(*question, arguments.json, console);
+  return question->groups.size() == 1 ? estimate_equal(*question, arguments, play, console)
+                                      : estimate_unlike(*question, arguments.json, play, console);
 }
 
 void add_choices(CLI::App& command, EstimateArguments& arguments) {
@@ -398,6 +296,7 @@ void add_estimate(CLI::App& app, ChosenCommand& chosen) {
       ->check(CLI::Range(1, 1000));
   command->add_flag("--explain", arguments->explain,
                     "Say what binds the step, and what more memory or more nodes would buy");
+  const auto play = add_play_arguments(*command);
   command->add_flag("--json", arguments->json, "As JSON");
   command->footer(
       "Examples:\n"
@@ -405,10 +304,14 @@ void add_estimate(CLI::App& app, ChosenCommand& chosen) {
       "--sequence 8192\n"
       "  troupe estimate conf/models/gpt2-large.toml --devices a100_sxm4_80=1x8 --devices "
       "rtx3090_24=2x4 --batch 256\n"
+      "  troupe estimate conf/models/deepseek-v3.toml --devices h100_sxm5_80=64x8 --batch 1024 "
+      "--sequence 4096 --text --html layouts.html\n"
+      "  troupe estimate conf/models/llama-3.1-70b.toml --devices h100_sxm5_80=8x8 --batch 128 "
+      "--pipeline 4 --play --slow stage2=1.2\n"
       "\nTimes and bytes are predictions from the device catalogue (conf/devices.toml). Exit code "
       "3: nothing fits.");
   command->callback([=, &chosen] {
-    chosen.body = [=](const Console& console) { return estimate(*arguments, console); };
+    chosen.body = [=](const Console& console) { return estimate(*arguments, *play, console); };
   });
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 #include <tuple>
 
 #include "apps/html.h"
@@ -67,21 +68,33 @@ std::vector<PagePlan> plans_side_by_side(const SimulationSource& source) {
   return plans;
 }
 
-std::string plan_page(const RunSpec& spec, const std::vector<PagePlan>& plans) {
+std::string side_by_side_page(const std::string& title,
+                              const std::string& subtitle,
+                              const std::string& above,
+                              const std::vector<PagePlan>& plans) {
   EXPECTS(!plans.empty());
   Seconds length = 0;
   for (const PagePlan& plan : plans)
     length = std::max(length, plan.step.played.timeline.makespan());
-  std::string body = fmt::format(
-      "<p class=\"sub\">{} parameters in {} layers, {} tokens a step in {} microbatches, {}; all "
-      "timelines have one scale</p>\n",
-      parameter_count(spec.model), layer_count(spec.model),
-      std::uint64_t{spec.shape.batch_size} * spec.shape.sequence_length,
-      spec.shape.microbatch_count, to_string(spec.shape.compute));
-  body += section("Plans", html_table(comparison(plans)));
+  std::string body;
+  std::istringstream lines(subtitle);
+  for (std::string line; std::getline(lines, line);)
+    body += fmt::format("<p class=\"sub\">{}</p>\n", escape_html(line));
+  body += above + section("Plans", html_table(comparison(plans)));
   body += "<div class=\"plans\">\n";
   for (const PagePlan& plan : plans) body += plan_section(plan, length);
-  return html_page(spec.name + ": plans", body + "</div>\n");
+  return html_page(title + ": plans", body + "</div>\n");
+}
+
+std::string plan_page(const RunSpec& spec, const std::vector<PagePlan>& plans) {
+  return side_by_side_page(
+      spec.name,
+      fmt::format("{} parameters in {} layers, {} tokens a step in {} microbatches, {}; all "
+                  "timelines have one scale",
+                  parameter_count(spec.model), layer_count(spec.model),
+                  std::uint64_t{spec.shape.batch_size} * spec.shape.sequence_length,
+                  spec.shape.microbatch_count, to_string(spec.shape.compute)),
+      "", plans);
 }
 
 }  // namespace troupe

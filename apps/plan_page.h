@@ -20,6 +20,13 @@ struct PagePlan {
 /// order of their step times after the first.
 std::vector<PagePlan> plans_side_by_side(const SimulationSource& source);
 
+/// A page with a table of the plans below `above` (HTML), then each with its timeline and memory.
+/// Every line of `subtitle` is one of the page.
+std::string side_by_side_page(const std::string& title,
+                              const std::string& subtitle,
+                              const std::string& above,
+                              const std::vector<PagePlan>& plans);
+
 /// The page. Promise: the first of `plans` is the plan itself.
 std::string plan_page(const RunSpec& spec, const std::vector<PagePlan>& plans);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "planner/rank_share.h"
+#include "planner/architecture_terms.h"
 #include "planner/result.h"
 #include "planner/sharded_data.h"
 
@@ -14,10 +14,6 @@ namespace {
 Group group_of(double members, double stride, const Interconnect& net) {
   return {members, members * stride <= net.devices_per_node,
           std::min(stride, net.devices_per_node)};
-}
-
-double boundary_bytes(const ArchitectureRun& run, const Layout& layout) {
-  return 2 * run.sequence / real(layout.context) * real(layout.microbatch) * run.model.width;
 }
 
 /// Both all-reduces of one direction through a block, as far as they are not hidden.
@@ -57,38 +53,6 @@ Seconds ring_exposed(double bytes,
   return (parts - 1) * std::max(0.0, hop - attention / parts);
 }
 
-/// Per microbatch: the output layer and the table.
-struct EndSeconds {
-  Seconds input = 0, output = 0;
-};
-
-EndSeconds end_seconds(const ArchitectureRun& run,
-                       const Layout& layout,
-                       const Framework& framework,
-                       const TrainingCluster& cluster) {
-  const BlockShape shape = block_shape(run.model, 0, run.sequence);
-  const BlockCut cut = cut_of(layout, framework);
-  const Seconds output = ops_seconds(output_ops(shape, cut), cluster.device) +
-                         tensor_traffic(run, layout, framework, cluster.net);
-  return {ops_seconds(embedding_ops(shape, cut), cluster.device) / framework.efficiency,
-          output / framework.efficiency};
-}
-
-/// The last of the blocks of each kind stands for its kind.
-std::vector<BlockSeconds> all_block_seconds(const ArchitectureRun& run,
-                                            const Layout& layout,
-                                            const Framework& framework,
-                                            const TrainingCluster& cluster) {
-  std::vector<BlockSeconds> out;
-  std::optional<BlockSeconds> known[2];
-  for (std::uint32_t i = 0; i < run.model.blocks; ++i) {
-    std::optional<BlockSeconds>& kind = known[has_experts(run.model, i) ? 1 : 0];
-    if (!kind) kind = block_seconds(run, i, layout, framework, cluster);
-    out.push_back(*kind);
-  }
-  return out;
-}
-
 /// Gathering `parameters` of one rank's share of a unit, and scattering its gradients: within the
 /// group that shares them out, then between the groups.
 struct UnitTraffic {
@@ -121,6 +85,43 @@ UnitTraffic unit_traffic(const RankParameters& parameters,
   return out;
 }
 
+}  // namespace
+
+double boundary_bytes(const ArchitectureRun& run, const Layout& layout) {
+  return 2 * run.sequence / real(layout.context) * real(layout.microbatch) * run.model.width;
+}
+
+Seconds boundary_seconds(double bytes, const Layout& layout, const Interconnect& net) {
+  const bool near = real(layout.devices()) <= net.devices_per_node;
+  return stage_transfer_seconds(bytes, real(layout.tensor), near, net);
+}
+
+EndSeconds end_seconds(const ArchitectureRun& run,
+                       const Layout& layout,
+                       const Framework& framework,
+                       const TrainingCluster& cluster) {
+  const BlockShape shape = block_shape(run.model, 0, run.sequence);
+  const BlockCut cut = cut_of(layout, framework);
+  const Seconds output = ops_seconds(output_ops(shape, cut), cluster.device) +
+                         tensor_traffic(run, layout, framework, cluster.net);
+  return {ops_seconds(embedding_ops(shape, cut), cluster.device) / framework.efficiency,
+          output / framework.efficiency};
+}
+
+std::vector<BlockSeconds> all_block_seconds(const ArchitectureRun& run,
+                                            const Layout& layout,
+                                            const Framework& framework,
+                                            const TrainingCluster& cluster) {
+  std::vector<BlockSeconds> out;
+  std::optional<BlockSeconds> known[2];
+  for (std::uint32_t i = 0; i < run.model.blocks; ++i) {
+    std::optional<BlockSeconds>& kind = known[has_experts(run.model, i) ? 1 : 0];
+    if (!kind) kind = block_seconds(run, i, layout, framework, cluster);
+    out.push_back(*kind);
+  }
+  return out;
+}
+
 Seconds optimizer_seconds(const RankParameters& parameters,
                           const Layout& layout,
                           const Framework& framework,
@@ -129,47 +130,11 @@ Seconds optimizer_seconds(const RankParameters& parameters,
   return update_seconds(held, framework, device);
 }
 
-/// All layers on one device, each gathered before it computes.
-StepSeconds sharded_step(const ArchitectureRun& run,
-                         const Layout& layout,
-                         const Framework& framework,
-                         const TrainingCluster& cluster) {
-  const EndSeconds ends = end_seconds(run, layout, framework, cluster);
-  const auto traffic = [&](const RankParameters& parameters) {
-    return unit_traffic(parameters, layout, framework, cluster.net);
-  };
-  std::vector<ShardedLayer> layers;
-  const UnitTraffic table = traffic({rank_table(run, layout), 0});
-  layers.push_back({ends.input / 2, ends.input / 2, table.gather, table.scatter});
-  StepSeconds out;
-  const double microbatches = real(layout.microbatches());
-  for (std::uint32_t i = 0;
-       const BlockSeconds& block : all_block_seconds(run, layout, framework, cluster)) {
-    const UnitTraffic unit = traffic(rank_block(run, i++, layout));
-    layers.push_back({block.forward, block.backward, unit.gather, unit.scatter});
-    out.tensor += microbatches * block.tensor;
-  }
-  // A tied table stays gathered from the first layer to the last.
-  const UnitTraffic head = run.model.tied ? UnitTraffic{} : traffic({rank_head(run, layout), 0});
-  layers.push_back({ends.output / 3, ends.output * 2 / 3, head.gather, head.scatter});
-  ShardedSchedule schedule;
-  schedule.microbatches = layout.microbatches();
-  schedule.prefetch = framework.overlaps_gathers ? 1 : 0;
-  schedule.gathered_twice = layout.zero == ZeroStage::parameters;
-  const ShardedSeconds step = sharded_step_seconds(layers, schedule);
-  out.compute = step.arithmetic - out.tensor;
-  out.reduction = step.exposed;
-  out.optimizer = optimizer_seconds(rank_stage(run, layout), layout, framework, cluster.device);
-  return out;
-}
-
-/// Once a step: gradients reduced beside the last microbatch, parameters gathered beside the first.
-Seconds reduction_seconds(const ArchitectureRun& run,
-                          const Layout& layout,
+Seconds reduction_seconds(const Layout& layout,
                           const Framework& framework,
                           const Interconnect& net,
-                          const BlockSeconds& stage) {
-  const RankParameters parameters = rank_stage(run, layout);
+                          const RankParameters& parameters,
+                          const BlockSeconds& microbatch) {
   const UnitTraffic unit = unit_traffic(parameters, layout, framework, net);
   const double whole = parameters.dense * framework.reduced_bytes;
   const Group replicas = group_of(real(layout.data * layout.context), real(layout.tensor), net);
@@ -188,12 +153,56 @@ Seconds reduction_seconds(const ArchitectureRun& run,
           owner_broadcast_seconds(parameters.dense * framework.gathered_bytes,
                                   group_of(shards_of(layout).dense, real(layout.tensor), net), net);
   }
-  if (framework.reduction_hidden) reduced = std::max(0.0, reduced - stage.backward);
+  if (framework.reduction_hidden) reduced = std::max(0.0, reduced - microbatch.backward);
   // Who keeps a shard of the gradients only reduces them after every microbatch.
   if (layout.zero == ZeroStage::gradients && !framework.reduced_whole)
     reduced *= real(layout.microbatches());
-  if (framework.gather_hidden) gathered = std::max(0.0, gathered - stage.forward);
+  if (framework.gather_hidden) gathered = std::max(0.0, gathered - microbatch.forward);
   return reduced + gathered;
+}
+
+bool gathers_layers(const Layout& layout, const Framework& framework) {
+  return layout.pipeline == 1 &&
+         (layout.zero == ZeroStage::parameters ||
+          (layout.zero == ZeroStage::gradients && framework.gathers_layers));
+}
+
+namespace {
+
+/// All layers on one device, each gathered before it computes.
+StepSeconds sharded_step(const ArchitectureRun& run,
+                         const Layout& layout,
+                         const Framework& framework,
+                         const TrainingCluster& cluster) {
+  const EndSeconds ends = end_seconds(run, layout, framework, cluster);
+  const auto traffic = [&](const RankParameters& parameters) {
+    return unit_traffic(parameters, layout, framework, cluster.net);
+  };
+  std::vector<ShardedLayer> layers;
+  const UnitTraffic table = traffic({rank_table(run, layout), 0});
+  const Seconds looked_up = ends.forward_of_input();
+  layers.push_back({looked_up, ends.input - looked_up, table.gather, table.scatter});
+  StepSeconds out;
+  const double microbatches = real(layout.microbatches());
+  for (std::uint32_t i = 0;
+       const BlockSeconds& block : all_block_seconds(run, layout, framework, cluster)) {
+    const UnitTraffic unit = traffic(rank_block(run, i++, layout));
+    layers.push_back({block.forward, block.backward, unit.gather, unit.scatter});
+    out.tensor += microbatches * block.tensor;
+  }
+  // A tied table stays gathered from the first layer to the last.
+  const UnitTraffic head = run.model.tied ? UnitTraffic{} : traffic({rank_head(run, layout), 0});
+  const Seconds projected = ends.forward_of_output();
+  layers.push_back({projected, ends.output - projected, head.gather, head.scatter});
+  ShardedSchedule schedule;
+  schedule.microbatches = layout.microbatches();
+  schedule.prefetch = framework.overlaps_gathers ? 1 : 0;
+  schedule.gathered_twice = layout.zero == ZeroStage::parameters;
+  const ShardedSeconds step = sharded_step_seconds(layers, schedule);
+  out.compute = step.arithmetic - out.tensor;
+  out.reduction = step.exposed;
+  out.optimizer = optimizer_seconds(rank_stage(run, layout), layout, framework, cluster.device);
+  return out;
 }
 
 /// Microbatches on the slowest stage, filling and draining, the reduction after them.
@@ -225,14 +234,13 @@ StepSeconds pipelined_step(const ArchitectureRun& run,
   out.compute = microbatches * slowest - out.tensor;
   out.bubble = (stages - 1) * (stage.forward + stage.backward) / real(layout.chunks);
   if (layout.pipeline > 1) {
-    const bool near = real(layout.devices()) <= cluster.net.devices_per_node;
-    const Seconds one =
-        stage_transfer_seconds(boundary_bytes(run, layout), real(layout.tensor), near, cluster.net);
+    const Seconds one = boundary_seconds(boundary_bytes(run, layout), layout, cluster.net);
     const double seen = framework.transfers_hidden ? 0 : microbatches * real(layout.chunks);
     out.transfer = 2 * one * (seen + stages - 1);
   }
-  out.reduction = reduction_seconds(run, layout, framework, cluster.net, stage);
-  out.optimizer = optimizer_seconds(rank_stage(run, layout), layout, framework, cluster.device);
+  const RankParameters fullest = rank_stage(run, layout);
+  out.reduction = reduction_seconds(layout, framework, cluster.net, fullest, stage);
+  out.optimizer = optimizer_seconds(fullest, layout, framework, cluster.device);
   return out;
 }
 
@@ -306,10 +314,8 @@ StepSeconds step_seconds(const ArchitectureRun& run,
                          const Framework& framework,
                          const TrainingCluster& cluster) {
   EXPECTS(layout_faults(run, layout).empty());
-  const bool sharded = layout.zero == ZeroStage::parameters ||
-                       (layout.zero == ZeroStage::gradients && framework.gathers_layers);
-  return sharded && layout.pipeline == 1 ? sharded_step(run, layout, framework, cluster)
-                                         : pipelined_step(run, layout, framework, cluster);
+  return gathers_layers(layout, framework) ? sharded_step(run, layout, framework, cluster)
+                                           : pipelined_step(run, layout, framework, cluster);
 }
 
 double device_flops(const ArchitectureRun& run, const Layout& layout) {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "planner/rank_share.h"
+#include "planner/architecture_terms.h"
 #include "planner/result.h"
 #include "planner/sharded_data.h"
 
@@ -69,37 +69,54 @@ Moment backward_moment(const ArchitectureRun& run,
 
 }  // namespace
 
-StepBytes step_bytes(const ArchitectureRun& run, const Layout& layout, const Framework& framework) {
-  EXPECTS(layout_faults(run, layout).empty());
-  const RankParameters parameters = rank_stage(run, layout);
+double block_kept_bytes(const ArchitectureRun& run,
+                        const Layout& layout,
+                        const Framework& framework,
+                        std::uint32_t block) {
+  return kept_of(block_shape(run.model, block, run.sequence), cut_of(layout, framework), layout);
+}
+
+StepBytes held_bytes(const ArchitectureRun& run,
+                     const Layout& layout,
+                     const Framework& framework,
+                     const HeldLayers& held) {
+  const RankParameters& parameters = held.parameters;
   const Shards shards = shards_of(layout);
-  const auto held = [&](ZeroStage from) { return parameters.sharded(layout.zero >= from, shards); };
-  const double whole = parameters.dense + parameters.experts;
+  const auto from = [&](ZeroStage zero) { return parameters.sharded(layout.zero >= zero, shards); };
+  const double whole = parameters.total();
   StepBytes out;
-  out.weights = held(ZeroStage::parameters) * framework.weight_bytes;
-  out.gradients = held(ZeroStage::gradients) * framework.gradient_bytes;
-  out.optimizer = held(ZeroStage::optimizer) * framework.optimizer_bytes;
+  out.weights = from(ZeroStage::parameters) * framework.weight_bytes;
+  out.gradients = from(ZeroStage::gradients) * framework.gradient_bytes;
+  out.optimizer = from(ZeroStage::optimizer) * framework.optimizer_bytes;
   out.context = framework.context_bytes;
   // With a pipeline, weights stay gathered and gradients whole until the last microbatch is back.
   if (layout.zero == ZeroStage::parameters && layout.pipeline > 1) {
     out.weights += whole * framework.gathered_bytes;
     out.gradients = whole * framework.reduced_bytes;
   }
-  const BlockShape shape = block_shape(run.model, run.model.blocks - 1, run.sequence);
-  const double kept = kept_of(shape, cut_of(layout, framework), layout);
-  const double stages = real(layout.pipeline), blocks = run.model.blocks;
-  const double in_flight = std::min(first_stage_blocks(blocks, stages, real(layout.chunks)),
-                                    blocks / stages * real(layout.microbatches()));
-  const double last = layout.pipeline == 1 ? blocks : stage_blocks(run, layout);
+  const double kept = block_kept_bytes(run, layout, framework, run.model.blocks - 1);
   Moment worst;
-  worst.working = held(ZeroStage::optimizer) * framework.step_bytes;
-  for (const Moment& moment : {loss_moment(run, layout, framework, kept * last),
-                               backward_moment(run, layout, framework, kept * in_flight)})
+  worst.working = from(ZeroStage::optimizer) * framework.step_bytes;
+  std::vector<Moment> moments{backward_moment(run, layout, framework, kept * held.in_flight)};
+  if (held.at_loss)
+    moments.insert(moments.begin(), loss_moment(run, layout, framework, kept * *held.at_loss));
+  for (const Moment& moment : moments)
     if (moment.total() > worst.total()) worst = moment;
   out.activations = worst.activations;
   out.working = worst.working + worst.gathered;
   out.ends = worst.ends;
   return out;
+}
+
+StepBytes step_bytes(const ArchitectureRun& run, const Layout& layout, const Framework& framework) {
+  EXPECTS(layout_faults(run, layout).empty());
+  const double stages = real(layout.pipeline), blocks = run.model.blocks;
+  HeldLayers held;
+  held.parameters = rank_stage(run, layout);
+  held.in_flight = std::min(first_stage_blocks(blocks, stages, real(layout.chunks)),
+                            blocks / stages * real(layout.microbatches()));
+  held.at_loss = layout.pipeline == 1 ? blocks : stage_blocks(run, layout);
+  return held_bytes(run, layout, framework, held);
 }
 
 }  // namespace troupe

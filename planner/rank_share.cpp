@@ -46,6 +46,22 @@ std::uint32_t stage_blocks(const ArchitectureRun& run, const Layout& layout) {
   return static_cast<std::uint32_t>((run.model.blocks + pieces - 1) / pieces * layout.chunks);
 }
 
+RankParameters rank_layers(const ArchitectureRun& run, const Layout& layout, LayerRange layers) {
+  RankParameters out;
+  const std::uint32_t head = run.model.blocks + 1;
+  for (std::uint32_t layer = layers.first; layer < layers.last; ++layer) {
+    if (layer == 0 || layer == head) continue;
+    const RankParameters block = rank_block(run, layer - 1, layout);
+    out.dense += block.dense;
+    out.experts += block.experts;
+  }
+  if (layers.holds(0)) out.dense += rank_table(run, layout);
+  if (!layers.holds(head)) return out;
+  out.dense += rank_head(run, layout);
+  if (run.model.tied && !layers.holds(0)) out.dense += rank_table(run, layout);
+  return out;
+}
+
 RankParameters rank_stage(const ArchitectureRun& run, const Layout& layout) {
   RankParameters out;
   const std::uint32_t held = std::min(stage_blocks(run, layout), run.model.blocks);

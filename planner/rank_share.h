@@ -27,6 +27,9 @@ struct RankParameters {
 RankParameters rank_block(const ArchitectureRun& run, std::uint32_t block, const Layout& layout);
 double rank_table(const ArchitectureRun& run, const Layout& layout);  ///< of the embedding
 double rank_head(const ArchitectureRun& run, const Layout& layout);
+/// Of a device with these layers: 0 is the embedding, then the blocks, then the head. Where it has
+/// the head of a tied table but not the embedding, it has the table once more.
+RankParameters rank_layers(const ArchitectureRun& run, const Layout& layout, LayerRange layers);
 /// Of the stage with the most blocks, taken from the end, where the blocks with experts are.
 RankParameters rank_stage(const ArchitectureRun& run, const Layout& layout);
 /// Blocks of the stage that holds the most.
