@@ -51,10 +51,22 @@ troupe::Table table_of(const std::vector<Score>& scores) {
   return table;
 }
 
-int run(const std::string& folder, bool json, std::vector<std::string> names) {
-  if (names.empty())
-    for (const Entry& entry : entries()) names.push_back(entry.name);
-  std::vector<Score> scores;
+nlohmann::json to_json(const Outcome& outcome) {
+  nlohmann::json out = table_of(outcome.scores).to_json();
+  for (std::size_t i = 0; i < outcome.scores.size(); ++i) {
+    out[i]["notes"] = outcome.scores[i].notes;
+    for (const auto& [group, fitted] : outcome.scores[i].fitted)
+      out[i]["fitted"][group] = {{"value", fitted.value}, {"rows", fitted.rows}};
+  }
+  for (const auto& [name, reason] : outcome.errors)
+    out.push_back({{"table", name}, {"error", reason}});
+  return out;
+}
+
+int run(const std::string& folder, bool json, const std::vector<std::string>& names) {
+  std::vector<const Entry*> tables;
+  for (const Entry& entry : entries())
+    if (names.empty()) tables.push_back(&entry);
   for (const std::string& name : names) {
     const auto found = std::find_if(entries().begin(), entries().end(),
                                     [&](const Entry& entry) { return entry.name == name; });
@@ -62,23 +74,20 @@ int run(const std::string& folder, bool json, std::vector<std::string> names) {
       fmt::print(stderr, "error: there is no table \"{}\"; --list names them\n", name);
       return 2;
     }
-    for (Score& score : found->score(folder)) scores.push_back(std::move(score));
+    tables.push_back(&*found);
   }
+  const Outcome outcome = score_all(folder, tables);
   if (json) {
-    nlohmann::json out = table_of(scores).to_json();
-    for (std::size_t i = 0; i < scores.size(); ++i) {
-      out[i]["notes"] = scores[i].notes;
-      for (const auto& [group, fitted] : scores[i].fitted)
-        out[i]["fitted"][group] = {{"value", fitted.value}, {"rows", fitted.rows}};
-    }
-    fmt::print("{}\n", out.dump(1));
-    return 0;
+    fmt::print("{}\n", to_json(outcome).dump(1));
+  } else {
+    fmt::print("{}\n", table_of(outcome.scores).to_text());
+    for (const Score& score : outcome.scores)
+      for (const std::string& note : score.notes)
+        fmt::print("{} ({}): {}\n", score.table, score.quantity, note);
   }
-  fmt::print("{}\n", table_of(scores).to_text());
-  for (const Score& score : scores)
-    for (const std::string& note : score.notes)
-      fmt::print("{} ({}): {}\n", score.table, score.quantity, note);
-  return 0;
+  for (const auto& [name, reason] : outcome.errors)
+    fmt::print(stderr, "error: {} is not scored: {}\n", name, reason);
+  return outcome.errors.empty() ? 0 : 1;
 }
 
 }  // namespace
@@ -103,8 +112,5 @@ int main(int argc, char** argv) {
     return troupe::published::run(folder, json, names);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
-  } catch (const troupe::published::BadTable& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
-    return 1;
   }
 }

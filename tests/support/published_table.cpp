@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 
@@ -108,7 +109,7 @@ std::optional<double> Row::maybe_number(const std::string& column) const {
   double value = 0;
   const char* end = field.data() + field.size();
   const auto [stop, failure] = std::from_chars(field.data(), end, value);
-  if (failure != std::errc{} || stop != end)
+  if (failure != std::errc{} || stop != end || !std::isfinite(value))
     throw BadTable(fmt::format("{}: {} = \"{}\" is not a number", place(), column, field));
   return value;
 }
@@ -126,6 +127,21 @@ std::uint64_t Row::integer(const std::string& column) const {
     throw BadTable(
         fmt::format("{}: {} = \"{}\" is not a whole number", place(), column, text(column)));
   return whole;
+}
+
+std::uint64_t Row::count(const std::string& column) const {
+  const std::uint64_t value = integer(column);
+  if (value < 1 || value > 1'000'000'000)
+    throw BadTable(
+        fmt::format("{}: {} = \"{}\" is no count from 1 to 1e9", place(), column, text(column)));
+  return value;
+}
+
+double Row::positive(const std::string& column) const {
+  const double value = number(column);
+  if (value <= 0)
+    throw BadTable(fmt::format("{}: {} = \"{}\" is not above 0", place(), column, text(column)));
+  return value;
 }
 
 bool Row::flag(const std::string& column) const {

@@ -25,8 +25,11 @@ class Row {
  public:
   Row(const Table& table, std::size_t index) : table_(&table), index_(index) {}
   const std::string& text(const std::string& column) const;
-  double number(const std::string& column) const;
+  double number(const std::string& column) const;  ///< finite
   std::uint64_t integer(const std::string& column) const;
+  /// A whole number from 1 to a thousand million.
+  std::uint64_t count(const std::string& column) const;
+  double positive(const std::string& column) const;  ///< above 0
   /// Nothing for an empty field.
   std::optional<double> maybe_number(const std::string& column) const;
   bool flag(const std::string& column) const;  ///< True/False, true/false, 1/0

@@ -24,9 +24,9 @@ inline constexpr double vocabulary_state_bytes = 18;
 class VocabularyTableRun {
  public:
   explicit VocabularyTableRun(const Row& row)
-      : stages_(static_cast<std::uint32_t>(row.integer("stages"))),
-        microbatches_(static_cast<std::uint32_t>(row.integer("microbatches"))),
-        layers_(static_cast<std::uint32_t>(row.integer("layers"))),
+      : stages_(static_cast<std::uint32_t>(row.count("stages"))),
+        microbatches_(static_cast<std::uint32_t>(row.count("microbatches"))),
+        layers_(static_cast<std::uint32_t>(row.count("layers"))),
         rates_(a100_rates()),
         net_() {
     shape_.hidden = row.number("hidden");

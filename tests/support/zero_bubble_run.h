@@ -35,8 +35,8 @@ inline constexpr BytesPerSecond a100_pair_bandwidth = 110e9;
 class ZeroBubbleRun {
  public:
   explicit ZeroBubbleRun(const Row& row, double memory_share = megatron_memory_share)
-      : stages_(static_cast<std::uint32_t>(row.integer("stages"))),
-        microbatches_(static_cast<std::uint32_t>(row.integer("microbatches"))),
+      : stages_(static_cast<std::uint32_t>(row.count("stages"))),
+        microbatches_(static_cast<std::uint32_t>(row.count("microbatches"))),
         layers_(row.number("layers")),
         shorter_ends_(row.text("layer_split").find("one layer fewer") != std::string::npos) {
     shape_.hidden = row.number("hidden");

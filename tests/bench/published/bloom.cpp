@@ -62,18 +62,18 @@ std::vector<std::uint64_t> stages_of(std::uint64_t layers, std::uint64_t pipelin
 Run run_of(const Row& row) {
   Run out{row, {}, {}};
   Layout& layout = out.layout;
-  layout.tensor = row.integer("tp");
-  layout.pipeline = row.integer("pp");
+  layout.tensor = row.count("tp");
+  layout.pipeline = row.count("pp");
   const double copy = static_cast<double>(layout.tensor * layout.pipeline);
   layout.data = static_cast<std::uint64_t>(
       row.maybe_number("dp").value_or(std::max(1.0, row.number("gpus") / copy)));
-  layout.microbatch = row.integer("mbs");
-  layout.batch = row.integer("gbs");
+  layout.microbatch = row.count("mbs");
+  layout.batch = row.count("gbs");
   layout.zero = row.integer("zero_stage") == 0 ? ZeroStage::none : ZeroStage::optimizer;
   layout.recompute = Recompute::full;
 
   BlockShape& block = out.model.block;
-  block.hidden = row.number("hidden");
+  block.hidden = row.positive("hidden");
   const double stages = static_cast<double>(layout.pipeline);
   const double blocks = row.number("model_b") * 1e9 / (12 * block.hidden * block.hidden);
   out.model.layers = static_cast<std::uint64_t>(
@@ -81,9 +81,13 @@ Run run_of(const Row& row) {
   block.heads = row.maybe_number("heads").value_or(block.hidden == 14400 ? 96 : 64);
   block.kv_heads = block.heads;
   block.ffn = 4 * block.hidden;
-  block.sequence = row.number("seq");
-  block.vocabulary = row.number("vocab");
+  block.sequence = row.positive("seq");
+  block.vocabulary = row.positive("vocab");
   layout.stage_blocks = stages_of(out.model.layers, layout.pipeline);
+  const auto faults = layout_faults(out.model, layout);
+  if (!faults.empty()) throw BadTable(row.place() + ": " + faults.front());
+  if (const auto time = row.maybe_number("iter_time_s"); time && *time <= 0)
+    throw BadTable(row.place() + ": iter_time_s is not above 0");
   return out;
 }
 
@@ -98,9 +102,9 @@ double predicted_seconds(const Run& run, double efficiency) {
   return step_seconds(run.model, run.layout, framework_of(run, efficiency), cluster).total();
 }
 
-std::vector<Run> runs_of(const Table& table) {
+std::vector<Run> runs_of(const Table& table, std::vector<std::string>& problems) {
   std::vector<Run> out;
-  for (const Row& row : table.sound_rows()) out.push_back(run_of(row));
+  use_rows(table, problems, [&](const Row& row) { out.push_back(run_of(row)); });
   return out;
 }
 
@@ -113,7 +117,7 @@ std::vector<FittedRun> timed_runs(const std::vector<Run>& runs) {
     one.measured = *measured;
     one.flops = device_flops(run.model, run.layout);
     one.predicted = [&run](double efficiency) { return predicted_seconds(run, efficiency); };
-    out.push_back(one);
+    out.push_back(checked(one, 1));
   }
   declare_every_fifth(out);
   return out;
@@ -202,7 +206,8 @@ Score score_ranking(const std::vector<Run>& runs, double efficiency, std::size_t
 std::vector<Score> score_bloom(const std::filesystem::path& folder) {
   const std::string name = "bloom_prequel_a100";
   const Table table(folder, name);
-  const std::vector<Run> runs = runs_of(table);
+  std::vector<std::string> problems;
+  const std::vector<Run> runs = runs_of(table, problems);
   const std::vector<FittedRun> timed = timed_runs(runs);
   const FitRange efficiency{0.5, 1.5, 1};
   const FittedValues values = fit_values(timed, efficiency);
@@ -210,6 +215,7 @@ std::vector<Score> score_bloom(const std::filesystem::path& folder) {
   require_mean(time, 0.10);
   time.notes = {"one efficiency, on every fifth row: " + to_text(values) +
                 "; host time of an op as in vtrain"};
+  time.notes.insert(time.notes.end(), problems.begin(), problems.end());
   std::vector<Score> out{time};
   for (Score& score : score_memory(runs, table.size())) out.push_back(std::move(score));
   out.push_back(

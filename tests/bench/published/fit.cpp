@@ -49,6 +49,15 @@ double least_error(const std::vector<const FittedRun*>& runs, const FitRange& ra
 
 }  // namespace
 
+FittedRun checked(const FittedRun& run, double value) {
+  const double predicted = run.predicted(value);
+  for (const double one : {predicted, run.measured})
+    if (!std::isfinite(one) || one <= 0)
+      throw BadTable(fmt::format("nothing can be compared: {} is predicted, {} measured", predicted,
+                                 run.measured));
+  return run;
+}
+
 void declare_every_fifth(std::vector<FittedRun>& runs) {
   std::map<std::string, std::vector<FittedRun*>> groups;
   for (FittedRun& run : runs) groups[run.group].push_back(&run);

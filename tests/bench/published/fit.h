@@ -21,6 +21,9 @@ struct FittedRun {
   std::function<double(double value)> predicted = {};
 };
 
+/// Throws BadTable where the measurement or its prediction for `value` is not a number above 0.
+FittedRun checked(const FittedRun& run, double value);
+
 /// Declares as fitting data of each group of two runs or more the fifth (rounded up) whose row ids
 /// have the smallest hashes. Depends neither on the order of the rows nor on other groups.
 void declare_every_fifth(std::vector<FittedRun>& runs);

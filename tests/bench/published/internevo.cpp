@@ -27,16 +27,16 @@ Architecture internlm_of(const Row& row) {
 
 Layout layout_of(const Row& row) {
   Layout out;
-  out.tensor = row.integer("tp");
-  out.microbatch = row.integer("mbs");
+  out.tensor = row.count("tp");
+  out.microbatch = row.count("mbs");
   out.flash_attention = out.causal = true;
   out.recompute = row.text("recompute") == "full" ? Recompute::full : Recompute::none;
   return out;
 }
 
 void divide(Layout& layout, const Row& row) {
-  layout.data = row.integer("gpus") / (layout.tensor * layout.pipeline);
-  layout.batch = row.integer("grad_accum") * layout.data * layout.microbatch;
+  layout.data = row.count("gpus") / (layout.tensor * layout.pipeline);
+  layout.batch = row.count("grad_accum") * layout.data * layout.microbatch;
   const double group = row.number("zero1_group");
   if (group > 0) layout.shard_group = static_cast<std::uint64_t>(group);
 }
@@ -52,25 +52,25 @@ Framework internevo(Seconds update_start) {
   return out;
 }
 
-std::vector<FittedRun> runs_of(const Table& table) {
+std::vector<FittedRun> runs_of(const Table& table, std::vector<std::string>& problems) {
   TrainingCluster cluster = a100_cluster(50e9);  // 4 x 100 Gb/s a node
   cluster.device = a100_rates(2.039e12);
   std::vector<FittedRun> out;
-  for (const Row& row : table.sound_rows()) {
-    const ArchitectureRun run{internlm_of(row), row.number("seq")};
+  use_rows(table, problems, [&](const Row& row) {
+    const ArchitectureRun run{internlm_of(row), row.positive("seq")};
     Layout layout = layout_of(row);
     divide(layout, row);
     layout.zero = ZeroStage::optimizer;
     checked(row, run, layout);
     FittedRun one{row.text("row_id"), "A100 bf16 InternEvo"};
-    one.measured = run.sequence * static_cast<double>(layout.batch) / row.number("gpus") /
-                   row.number("tokens_per_s_gpu");
+    one.measured = run.sequence * static_cast<double>(layout.batch) /
+                   static_cast<double>(row.count("gpus")) / row.positive("tokens_per_s_gpu");
     one.flops = device_flops(run, layout);
     one.predicted = [=](double update_start) {
       return step_seconds(run, layout, internevo(update_start), cluster).total();
     };
-    out.push_back(one);
-  }
+    out.push_back(checked(one, Framework{}.update_start));
+  });
   declare_every_fifth(out);
   return out;
 }
@@ -80,24 +80,31 @@ std::vector<FittedRun> runs_of(const Table& table) {
 std::vector<Score> score_internevo(const std::filesystem::path& folder) {
   const std::string name = "internevo_7b_a100";
   const Table table(folder, name);
-  const auto from = [&](const std::filesystem::path& at) { return runs_of(Table(at, name)); };
+  const auto from = [&](const std::filesystem::path& at) {
+    std::vector<std::string> ignored;
+    return runs_of(Table(at, name), ignored);
+  };
   const FitRange seconds{0.01, 10, Framework{}.update_start};
   const FittedValues values = fit_values(from, folder, seconds);
-  Score score = score_fitted(runs_of(table), values, seconds, name, "step time", table.size());
+  std::vector<std::string> problems;
+  Score score =
+      score_fitted(runs_of(table, problems), values, seconds, name, "step time", table.size());
   require_mean(score, 0.08);
   score.notes.push_back(
       "one value, seconds of a step besides its microbatches, on every fifth row: " +
       to_text(values));
+  score.notes.insert(score.notes.end(), problems.begin(), problems.end());
   return {score};
 }
 
 std::vector<Score> score_internevo_memory(const std::filesystem::path& folder) {
   const Table table(folder, "internevo_memory");
   Errors errors;
-  for (const Row& row : table.sound_rows()) {
+  std::vector<std::string> problems;
+  use_rows(table, problems, [&](const Row& row) {
     const ArchitectureRun run{internlm_of(row), 2048};
     Layout layout = layout_of(row);
-    layout.pipeline = row.integer("pp");
+    layout.pipeline = row.count("pp");
     divide(layout, row);
     const bool fsdp = row.flag("fsdp");
     layout.zero = fsdp ? ZeroStage::parameters : ZeroStage::optimizer;
@@ -109,11 +116,12 @@ std::vector<Score> score_internevo_memory(const std::filesystem::path& folder) {
     framework.context_bytes = 1e9;
     checked(row, run, layout);
     errors.add(step_bytes(run, layout, framework).total() / 1e9, row.number("peak_mem_gb"));
-  }
+  });
   Score score = errors.score("internevo_memory", "peak memory");
   score.left_out = table.size() - errors.count();
   require_mean(score, 0.08);
   score.notes.push_back("nothing fitted");
+  score.notes.insert(score.notes.end(), problems.begin(), problems.end());
   return {score};
 }
 

@@ -49,11 +49,11 @@ struct Sc21Run {
   std::string scheme;
 };
 
-std::vector<Sc21Run> sc21_runs(const Table& table) {
+std::vector<Sc21Run> sc21_runs(const Table& table, std::vector<std::string>& problems) {
   const TrainingCluster cluster = selene();
   std::vector<Sc21Run> out;
-  for (const Row& row : table.sound_rows()) {
-    if (!complete(row) || !row.maybe_number("iter_time_s_derived")) continue;
+  use_rows(table, problems, [&](const Row& row) {
+    if (!complete(row) || !row.maybe_number("iter_time_s_derived")) return;
     const TransformerStack model = gpt_of(row);
     Layout layout = layout_of(row, model);
     layout.chunks = static_cast<std::uint64_t>(row.maybe_number("vp").value_or(1));
@@ -72,14 +72,15 @@ std::vector<Sc21Run> sc21_runs(const Table& table) {
     if (row.text("table").find("table2") == 0)
       one.point = row.text("model") + " on " + row.text("gpus");
     one.scheme = scheme;
+    checked(one.run, 1);
     out.push_back(one);
-  }
+  });
   return out;
 }
 
-std::vector<FittedRun> sc21_fitted_runs(const Table& table) {
+std::vector<FittedRun> sc21_fitted_runs(const Table& table, std::vector<std::string>& problems) {
   std::vector<FittedRun> out;
-  for (const Sc21Run& one : sc21_runs(table)) out.push_back(one.run);
+  for (const Sc21Run& one : sc21_runs(table, problems)) out.push_back(one.run);
   declare_every_fifth(out);
   return out;
 }
@@ -91,7 +92,8 @@ std::pair<std::size_t, std::size_t> orders(const Table& table, const FittedValue
     double predicted = 0, measured = 0;
   };
   std::map<std::string, std::map<std::string, Pair>> compared;
-  for (const Sc21Run& one : sc21_runs(table))
+  std::vector<std::string> ignored;
+  for (const Sc21Run& one : sc21_runs(table, ignored))
     if (!one.point.empty())
       compared[one.point][one.scheme] = {one.run.predicted(value_of(values, one.run.group, 1)),
                                          one.run.measured};
@@ -112,12 +114,14 @@ std::vector<Score> score_megatron_sc21(const std::filesystem::path& folder) {
   const std::string name = "megatron_sc21";
   const Table table(folder, name);
   const auto runs_of = [&](const std::filesystem::path& from) {
-    return sc21_fitted_runs(Table(from, name));
+    std::vector<std::string> ignored;
+    return sc21_fitted_runs(Table(from, name), ignored);
   };
   const FitRange efficiency{0.5, 1.5, 1};
   const FittedValues values = fit_values(runs_of, folder, efficiency);
-  Score score =
-      score_fitted(sc21_fitted_runs(table), values, efficiency, name, "step time", table.size());
+  std::vector<std::string> problems;
+  Score score = score_fitted(sc21_fitted_runs(table, problems), values, efficiency, name,
+                             "step time", table.size());
   score.target = "mean <= 8 %, each row within 15 %";
   score.reached = score.used > 0 && score.mean <= 0.08 && score.maximum <= 0.15;
   score.notes = {
@@ -126,6 +130,7 @@ std::vector<Score> score_megatron_sc21(const std::filesystem::path& folder) {
   const auto [right, pairs] = orders(table, values);
   score.notes.push_back(fmt::format("order against ZeRO-3 right at {} of {} points", right, pairs));
   if (right < pairs) score.reached = false;
+  score.notes.insert(score.notes.end(), problems.begin(), problems.end());
   return {score};
 }
 
@@ -134,19 +139,20 @@ std::vector<Score> score_korthikanti(const std::filesystem::path& folder) {
   const TrainingCluster cluster = selene();
   Runs runs;
   Errors kept, selective;
-  for (const Row& row : table.sound_rows()) {
+  std::vector<std::string> problems;
+  use_rows(table, problems, [&](const Row& row) {
     const std::string& metric = row.text("metric");
     const bool time = metric == "iter_time";
     const bool part = metric == "activation_mem_pct_of_tp_baseline";
-    if (!time && !part && metric != "activation_mem_per_gpu") continue;
+    if (!time && !part && metric != "activation_mem_per_gpu") return;
     const TransformerStack model = gpt_of(row);
     Layout layout = layout_of(row, model);
-    layout.chunks = row.integer("vp");
+    layout.chunks = row.count("vp");
     layout.sequence_parallel = row.flag("seq_par");
     if (time) {
       runs.add(step_seconds(model, layout, megatron_lm(), cluster).total(), row.number("value"),
                device_flops(model, layout));
-      continue;
+      return;
     }
     double bytes = stage_bytes(model, layout, megatron_lm(), 0).activations;
     double unit = static_cast<double>(1_GiB);
@@ -158,10 +164,11 @@ std::vector<Score> score_korthikanti(const std::filesystem::path& folder) {
     }
     (layout.recompute == Recompute::selective ? selective : kept)
         .add(bytes / unit, row.number("value"));
-  }
+  });
   Score time = runs.score("korthikanti_2022", "step time", table.size());
   require_mean(time, 0.04);
   time.notes.push_back("nothing fitted");
+  time.notes.insert(time.notes.end(), problems.begin(), problems.end());
   Score none = kept.score("korthikanti_2022", "activations, none or full recompute");
   require_mean(none, 0.02);
   Score some = selective.score("korthikanti_2022", "activations, selective recompute");

@@ -143,9 +143,9 @@ Layout layout_of(const Row& row) {
   out.context = degree(row, "cp");
   out.expert = degree(row, "ep");
   out.chunks = degree(row, "vp");
-  out.data = row.integer("gpus") / (out.tensor * out.pipeline * out.context);
-  out.microbatch = row.integer("mbs");
-  out.batch = row.integer("gbs");
+  out.data = row.count("gpus") / (out.tensor * out.pipeline * out.context);
+  out.microbatch = row.count("mbs");
+  out.batch = row.count("gbs");
   out.sequence_parallel = out.tensor > 1;
   out.zero = ZeroStage::optimizer;
   out.flash_attention = out.causal = true;
@@ -168,31 +168,32 @@ struct NemoRun {
   bool experts = false;
 };
 
-std::vector<NemoRun> nemo_runs(const Table& table) {
+std::vector<NemoRun> nemo_runs(const Table& table, std::vector<std::string>& problems) {
   std::vector<NemoRun> out;
-  for (const Row& row : table.sound_rows()) {
+  use_rows(table, problems, [&](const Row& row) {
     const auto precision = precision_of(row);
     const auto model = architecture_of(row.text("model"));
-    if (!precision || !model || row.text("task") != "Pre-Training Performance") continue;
-    const ArchitectureRun run{*model, row.number("seq")};
+    if (!precision || !model || row.text("task") != "Pre-Training Performance") return;
+    const ArchitectureRun run{*model, row.positive("seq")};
     const Layout layout = checked(row, run, layout_of(row));
     NemoRun one{{row.text("row_id"), group_of(row, *precision)}, model->has_experts()};
-    one.run.measured = run.sequence * static_cast<double>(layout.batch) / row.number("gpus") /
-                       row.number("tokens_per_s_gpu");
+    one.run.measured = run.sequence * static_cast<double>(layout.batch) /
+                       static_cast<double>(row.count("gpus")) / row.positive("tokens_per_s_gpu");
     one.run.flops = device_flops(run, layout);
     one.run.predicted = [=](double share) {
       const TrainingCluster cluster = cluster_of(row, *precision, share);
       return step_seconds(run, layout, megatron_bridge(layout), cluster).total();
     };
+    checked(one.run, wide_share);
     out.push_back(one);
-  }
+  });
   return out;
 }
 
 /// Dense models and models with experts have one value together.
-std::vector<FittedRun> declared_runs(const Table& table) {
+std::vector<FittedRun> declared_runs(const Table& table, std::vector<std::string>& problems) {
   std::vector<FittedRun> out;
-  for (const NemoRun& one : nemo_runs(table)) out.push_back(one.run);
+  for (const NemoRun& one : nemo_runs(table, problems)) out.push_back(one.run);
   declare_every_fifth(out);
   return out;
 }
@@ -203,12 +204,14 @@ std::vector<Score> score_nemo(const std::filesystem::path& folder) {
   const std::string name = "nemo_megatron_bridge_perf";
   const Table table(folder, name), own(own_folder(), name);
   const auto from = [&](const std::filesystem::path& at) {
-    return declared_runs(at == folder ? table : own);
+    std::vector<std::string> ignored;
+    return declared_runs(at == folder ? table : own, ignored);
   };
   const FitRange share_of_peak{0.02, 1, wide_share};
   const FittedValues values = fit_values(from, folder, share_of_peak);
-  const std::vector<NemoRun> kinds = nemo_runs(table);
-  const std::vector<FittedRun> runs = declared_runs(table);
+  std::vector<std::string> problems, ignored;
+  const std::vector<NemoRun> kinds = nemo_runs(table, ignored);
+  const std::vector<FittedRun> runs = declared_runs(table, problems);
   std::vector<Score> out;
   for (const bool experts : {false, true}) {
     std::vector<FittedRun> of_kind;
@@ -224,6 +227,7 @@ std::vector<Score> score_nemo(const std::filesystem::path& folder) {
         "and framework (releases before 26.06, and from it on), dense or not; the median of all "
         "for groups of one row: " +
             to_text(values)};
+    if (experts) score.notes.insert(score.notes.end(), problems.begin(), problems.end());
     out.push_back(score);
   }
   return out;

@@ -47,7 +47,7 @@ struct Inputs {
     const Table profiles(folder, "sailor_layer_profiles");
     for (const Row& row : profiles.sound_rows()) {
       for (std::uint64_t l = row.integer("layer_from"); l <= row.integer("layer_to"); ++l)
-        layers[{row.text("model"), row.text("gpu"), row.integer("tp"), l}][row.integer("mbs")] = {
+        layers[{row.text("model"), row.text("gpu"), row.count("tp"), l}][row.count("mbs")] = {
             row.number("fwd_s"), row.number("bwd_s"), row.number("update_s")};
       auto& last = last_layer[{row.text("model"), row.text("gpu")}];
       last = std::max(last, row.integer("layer_to"));
@@ -55,12 +55,12 @@ struct Inputs {
     const Table sizes(folder, "sailor_layer_memory");
     for (const Row& row : sizes.sound_rows())
       for (std::uint64_t l = row.integer("layer_from"); l <= row.integer("layer_to"); ++l)
-        memory[{row.text("model"), row.integer("tp"), l}] = {row.number("params_bytes"),
-                                                             row.number("act_mem_bytes")};
+        memory[{row.text("model"), row.count("tp"), l}] = {row.number("params_bytes"),
+                                                           row.number("act_mem_bytes")};
     const Table network(folder, "sailor_network");
     for (const Row& row : network.sound_rows())
       if (row.text("link") == "inter")
-        links[{row.text("gpu"), row.integer("gpus_sharing")}] = {
+        links[{row.text("gpu"), row.count("gpus_sharing")}] = {
             row.number("coef2"), row.number("coef1"), row.number("coef0"),
             row.number("max_bw_bytes_s"), 1e6};
   }
@@ -95,8 +95,8 @@ struct Plan {
 Plan plan_of(const Row& row) {
   Plan plan;
   plan.model = row.text("model");
-  plan.tp = row.integer("tp");
-  plan.mbs = row.integer("mbs");
+  plan.tp = row.count("tp");
+  plan.mbs = row.count("mbs");
   plan.hidden = row.number("hidden");
   plan.seq = row.number("seq");
   for (const std::string& part : split(row.text("layers_per_stage"), '|')) {
@@ -116,7 +116,7 @@ Plan plan_of(const Row& row) {
     if (stage.size() < dp) throw BadTable(row.place() + ": fewer devices than replicas");
     stage.resize(dp);
   }
-  plan.microbatches = std::max<std::uint64_t>(1, row.integer("gbs") / dp / plan.mbs);
+  plan.microbatches = std::max<std::uint64_t>(1, row.count("gbs") / dp / plan.mbs);
   return plan;
 }
 
@@ -222,7 +222,7 @@ std::vector<FittedRun> memory_runs(const Table& table,
                                    const Inputs& inputs,
                                    std::vector<std::string>& notes) {
   std::vector<FittedRun> out;
-  for (const Row& row : table.sound_rows()) {
+  use_rows(table, notes, [&](const Row& row) {
     const std::string id = row.text("row_id");
     const Plan plan = plan_of(row);
     const auto bytes = memory_of(plan, inputs, gh200_context);
@@ -230,7 +230,7 @@ std::vector<FittedRun> memory_runs(const Table& table,
     const bool uncertain = row.text("note").find("uncertain") != std::string::npos;
     if (!bytes || uncertain) {
       notes.push_back(id + ": " + (bytes ? "its note calls tp uncertain" : bytes.error().text));
-      continue;
+      return;
     }
     const bool gh200 = on_gh200(plan);
     FittedRun one{id, gh200 ? "GH200" : "RTX"};
@@ -238,8 +238,8 @@ std::vector<FittedRun> memory_runs(const Table& table,
     one.predicted = [=, &inputs](double context) {
       return *memory_of(plan, inputs, gh200 ? gh200_context : context);
     };
-    out.push_back(one);
-  }
+    out.push_back(checked(one, gh200_context));
+  });
   declare_every_fifth(out);
   for (FittedRun& run : out) run.declared = run.declared && run.group != "GH200";
   return out;
@@ -253,7 +253,6 @@ Score score_memory(const Table& table, const Inputs& inputs) {
   const FittedValues values = fit_values(runs, context);
   Score out = score_fitted(runs, values, context, "sailor_measured", "peak memory", table.size());
   out.median.reset();
-  out.baseline.reset();  // of times
   require_mean(out, 0.056);
   out.notes = {"one value, bytes of context on RTX devices, on every fifth of their rows: " +
                to_text(values) + "; on GH200 5 GB as the source says"};
@@ -268,30 +267,27 @@ Score score_memory(const Table& table, const Inputs& inputs) {
 
 Score score_time(const Table& table, const Inputs& inputs, bool mixed) {
   Errors errors;
-  std::vector<std::string> notes;
-  for (const Row& row : table.rows()) {
-    if (row.flag("heterogeneous") != mixed) continue;
+  std::vector<std::string> notes, unusable;
+  use_rows(table, unusable, [&](const Row& row) {
+    if (row.flag("heterogeneous") != mixed) return;
     const std::string id = row.text("row_id");
-    if (row.suspect()) {
-      notes.push_back(id + ": marked as suspect");
-      continue;
-    }
     const auto pipeline = pipeline_of(plan_of(row), inputs);
     if (!pipeline) {
       notes.push_back(id + ": " + pipeline.error().text);
-      continue;
+      return;
     }
     const double predicted = step_seconds(*pipeline), measured = row.number("iter_time_s");
     errors.add(predicted, measured);
     notes.push_back(fmt::format("{}: predicted {:.3f} s, measured {:.3f} s, {:+.1f} %", id,
                                 predicted, measured, (predicted / measured - 1) * 100));
-  }
+  });
   Score out =
       errors.score("sailor_measured", mixed ? "step time, mixed devices"
                                             : "step time, one kind of device, rows with a profile");
   require_mean(out, mixed ? 0.045 : 0.06);
-  out.left_out = notes.size() - errors.count();
+  out.left_out = notes.size() - errors.count() + unusable.size();
   notes.insert(notes.begin(), "nothing fitted");
+  notes.insert(notes.end(), unusable.begin(), unusable.end());
   out.notes = std::move(notes);
   return out;
 }

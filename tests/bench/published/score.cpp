@@ -7,6 +7,13 @@
 
 namespace troupe::published {
 
+void Errors::add(double predicted, double measured) {
+  if (!std::isfinite(predicted) || !std::isfinite(measured) || measured == 0)
+    throw BadTable(
+        fmt::format("nothing can be compared: {} is predicted, {} measured", predicted, measured));
+  values_.push_back(predicted / measured - 1);
+}
+
 double Errors::mean() const {
   double sum = 0;
   for (const double value : values_) sum += std::abs(value);
@@ -45,6 +52,31 @@ Score Errors::score(const std::string& table, const std::string& quantity) const
   return out;
 }
 
+void use_rows(const Table& table,
+              std::vector<std::string>& problems,
+              const std::function<void(const Row& row)>& use) {
+  std::vector<std::string> found;
+  for (const Row& row : table.sound_rows()) {
+    std::string reason;
+    try {
+      use(row);
+      continue;
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+    // What names no line of the file does so here; a column that is missing is missing everywhere.
+    const std::string file = row.place().substr(0, row.place().rfind(':'));
+    if (reason.rfind(file, 0) != 0) reason = row.place() + ": " + reason;
+    if (std::find(found.begin(), found.end(), reason) == found.end()) found.push_back(reason);
+  }
+  constexpr std::size_t shown = 10;
+  for (std::size_t i = 0; i < std::min(shown, found.size()); ++i)
+    problems.push_back("left out: " + found[i]);
+  if (found.size() > shown)
+    problems.push_back(
+        fmt::format("left out: {} more rows that cannot be used", found.size() - shown));
+}
+
 void require_mean(Score& score, double most) {
   score.target = fmt::format("mean <= {:.3g} %", most * 100);
   score.reached = score.used > 0 && score.mean <= most;
@@ -53,6 +85,18 @@ void require_mean(Score& score, double most) {
 void require_exact(Score& score, double tolerance) {
   score.target = tolerance > 0 ? fmt::format("each row within {:.3g} %", tolerance * 100) : "exact";
   score.reached = score.used > 0 && score.maximum <= tolerance;
+}
+
+Outcome score_all(const std::filesystem::path& folder, const std::vector<const Entry*>& tables) {
+  Outcome out;
+  for (const Entry* table : tables) {
+    try {
+      for (Score& score : table->score(folder)) out.scores.push_back(std::move(score));
+    } catch (const std::exception& error) {
+      out.errors.emplace_back(table->name, error.what());
+    }
+  }
+  return out;
 }
 
 }  // namespace troupe::published

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -42,7 +43,8 @@ struct Score {
 /// Gathers predictions of one quantity.
 class Errors {
  public:
-  void add(double predicted, double measured) { values_.push_back(predicted / measured - 1); }
+  /// Throws BadTable for what is not finite, or measured as nothing.
+  void add(double predicted, double measured);
   std::size_t count() const { return values_.size(); }
   double mean() const;
   double maximum() const;
@@ -54,6 +56,12 @@ class Errors {
  private:
   std::vector<double> values_;
 };
+
+/// Calls `use` for each sound row. A row that it cannot use is left out; why it threw is added to
+/// `problems`, once for rows with one reason.
+void use_rows(const Table& table,
+              std::vector<std::string>& problems,
+              const std::function<void(const Row& row)>& use);
 
 /// Sets target and reached: mean absolute error at most `most`.
 void require_mean(Score& score, double most);
@@ -68,5 +76,13 @@ struct Entry {
 };
 /// All of them, in the order in which they are printed.
 const std::vector<Entry>& entries();
+
+/// What came of several tables.
+struct Outcome {
+  std::vector<Score> scores;
+  std::vector<std::pair<std::string, std::string>> errors;  ///< table, reason
+};
+/// A table that cannot be read leaves the others their scores.
+Outcome score_all(const std::filesystem::path& folder, const std::vector<const Entry*>& tables);
 
 }  // namespace troupe::published

@@ -80,10 +80,10 @@ Layout layout_of(const Row& row) {
   out.pipeline = degree(row, "pp");
   out.context = degree(row, "cp");
   out.sequence_parallel = out.tensor > 1;
-  out.batch = row.integer("global_batch");
+  out.batch = row.count("global_batch");
   // A pipeline cuts the local batch into as many microbatches as it has ranks (the default of
   // pipeline_parallel_microbatches); two stages a rank where they are interleaved.
-  out.microbatch = row.integer("local_batch") / out.pipeline;
+  out.microbatch = row.count("local_batch") / out.pipeline;
   if (uses(row, "interleaved")) out.chunks = 2;
   out.zero = ZeroStage::parameters;
   out.flash_attention = out.causal = true;
@@ -118,12 +118,12 @@ Framework torchtitan(const Row& row) {
 }
 
 FittedRun run_of(const Row& row, const FittedValues& in_16_bits) {
-  const ArchitectureRun run{llama_of(row), row.number("seq")};
+  const ArchitectureRun run{llama_of(row), row.positive("seq")};
   const Precision precision{uses(row, "float8"), uses(row, "rowwise")};
   const Layout layout = checked(row, run, layout_of(row));
   FittedRun out{row.text("row_id"), group_of(row, precision)};
-  out.measured = run.sequence * static_cast<double>(layout.batch) / row.number("gpus") /
-                 row.number("tokens_per_s_gpu");
+  out.measured = run.sequence * static_cast<double>(layout.batch) /
+                 static_cast<double>(row.count("gpus")) / row.positive("tokens_per_s_gpu");
   out.flops = device_flops(run, layout);
   const double wide =
       precision.float8 ? value_of(in_16_bits, group_of(row, {}), h100_rates().achievable) : 0;
@@ -137,12 +137,14 @@ FittedRun run_of(const Row& row, const FittedValues& in_16_bits) {
 const FitRange share_of_peak{0.05, 1, h100_rates().achievable};
 
 /// First the groups in 16 bits, whose shares those of float8 need.
-std::vector<FittedRun> runs_of(const Table& table) {
+std::vector<FittedRun> runs_of(const Table& table, std::vector<std::string>& problems) {
   std::vector<FittedRun> out;
   for (const bool float8 : {false, true}) {
     const FittedValues in_16_bits = fit_values(out, share_of_peak);
-    for (const Row& row : table.sound_rows())
-      if (uses(row, "float8") == float8) out.push_back(run_of(row, in_16_bits));
+    use_rows(table, problems, [&](const Row& row) {
+      if (uses(row, "float8") == float8)
+        out.push_back(checked(run_of(row, in_16_bits), share_of_peak.unfitted));
+    });
     declare_every_fifth(out);
   }
   return out;
@@ -154,23 +156,28 @@ std::vector<Score> score_torchtitan(const std::filesystem::path& folder) {
   const std::string name = "torchtitan_llama";
   const Table table(folder, name), own(own_folder(), name);
   const auto from = [&](const std::filesystem::path& at) {
-    return runs_of(at == folder ? table : own);
+    std::vector<std::string> ignored;
+    return runs_of(at == folder ? table : own, ignored);
   };
   const FittedValues values = fit_values(from, folder, share_of_peak);
-  Score time = score_fitted(runs_of(table), values, share_of_peak, name, "step time", table.size());
+  std::vector<std::string> problems;
+  Score time = score_fitted(runs_of(table, problems), values, share_of_peak, name, "step time",
+                            table.size());
   require_mean(time, 0.10);
   time.notes.push_back(
       "the share of the peak that large products reach, on every fifth row of a "
       "GPU and precision: " +
       to_text(values));
+  time.notes.insert(time.notes.end(), problems.begin(), problems.end());
   Errors memory;
-  for (const Row& row : table.sound_rows()) {
-    const ArchitectureRun run{llama_of(row), row.number("seq")};
+  std::vector<std::string> ignored;
+  use_rows(table, ignored, [&](const Row& row) {
+    const ArchitectureRun run{llama_of(row), row.positive("seq")};
     if (const auto peak = row.maybe_number("peak_mem_gib"))
       memory.add(step_bytes(run, checked(row, run, layout_of(row)), torchtitan(row)).total() /
                      static_cast<double>(1_GiB),
                  *peak);
-  }
+  });
   Score peak = memory.score(name, "peak memory");
   peak.left_out = table.size() - memory.count();
   peak.notes.push_back("nothing fitted; published: reserved by the allocator, most of all ranks");

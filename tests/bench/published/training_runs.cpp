@@ -6,22 +6,22 @@ namespace troupe::published {
 
 TransformerStack gpt_of(const Row& row) {
   TransformerStack out;
-  out.layers = row.integer("layers");
-  out.block.hidden = row.number("hidden");
-  out.block.heads = out.block.kv_heads = row.number("heads");
+  out.layers = row.count("layers");
+  out.block.hidden = row.positive("hidden");
+  out.block.heads = out.block.kv_heads = row.positive("heads");
   out.block.ffn = 4 * out.block.hidden;
-  out.block.sequence = row.number("seq");
-  out.block.vocabulary = row.number("vocab");
+  out.block.sequence = row.positive("seq");
+  out.block.vocabulary = row.positive("vocab");
   return out;
 }
 
 Layout layout_of(const Row& row, const TransformerStack& model) {
   Layout out;
-  out.tensor = row.integer("tp");
-  out.pipeline = row.integer("pp");
-  out.data = row.integer("dp");
-  out.batch = row.integer("gbs");
-  out.microbatch = row.integer("mbs");
+  out.tensor = row.count("tp");
+  out.pipeline = row.count("pp");
+  out.data = row.count("dp");
+  out.batch = row.count("gbs");
+  out.microbatch = row.count("mbs");
   const std::string& recompute = row.text("recompute");
   out.recompute = recompute == "full"        ? Recompute::full
                   : recompute == "selective" ? Recompute::selective
@@ -60,6 +60,7 @@ Score Runs::score(const std::string& table, const std::string& quantity, std::si
   for (std::size_t i = 0; i < measured_.size(); ++i) rates.push_back(flops_[i] / measured_[i]);
   std::sort(rates.begin(), rates.end());
   const double median = rates[rates.size() / 2];
+  if (median <= 0) return out;  // no times
   Errors constant;
   for (std::size_t i = 0; i < measured_.size(); ++i) constant.add(flops_[i] / median, measured_[i]);
   out.baseline = constant.mean();

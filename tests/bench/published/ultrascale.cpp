@@ -74,7 +74,10 @@ TrainingCluster h100_cluster() {
 
 /// "80B": 80e9.
 double billions(const std::string& name) {
-  return std::stod(name) * 1e9;
+  std::size_t used = 0;
+  const double value = std::stod(name, &used);
+  if (name.substr(used) != "B") throw BadTable("model " + name + " is no size such as 8.86B");
+  return value * 1e9;
 }
 
 struct Run {
@@ -89,15 +92,15 @@ struct Run {
 TransformerStack llama_of(const Row& row, bool tied) {
   TransformerStack out;
   BlockShape& block = out.block;
-  out.layers = row.integer("layers");
+  out.layers = row.count("layers");
   out.tied = tied;
-  block.hidden = row.number("hidden");
-  block.heads = row.number("heads");
+  block.hidden = row.positive("hidden");
+  block.heads = row.positive("heads");
   block.kv_heads = row.maybe_number("kv_heads").value_or(block.heads);
   block.gated = true;
   block.dropout = false;
-  block.sequence = row.number("seq");
-  block.vocabulary = row.number("vocab");
+  block.sequence = row.positive("seq");
+  block.vocabulary = row.positive("vocab");
   const double tables = (tied ? 1 : 2) * block.vocabulary * block.hidden;
   const double layer = (billions(row.text("model")) - tables) / row.number("layers");
   const double width = (layer - 4 * block.hidden * block.hidden) / (3 * block.hidden);
@@ -105,24 +108,32 @@ TransformerStack llama_of(const Row& row, bool tied) {
   return out;
 }
 
-std::vector<Run> runs_of(const Table& table) {
+std::vector<Run> runs_of(const Table& table, std::vector<std::string>& problems) {
   std::map<std::string, bool> tied;
-  for (const Row& row : table.rows())
+  use_rows(table, problems, [&](const Row& row) {
     if (!row.text("tie_embeddings").empty()) tied[row.text("model")] = row.flag("tie_embeddings");
+  });
   std::vector<Run> out;
-  for (const Row& row : table.sound_rows()) {
+  use_rows(table, problems, [&](const Row& row) {
     Run run{row, llama_of(row, tied[row.text("model")]), {}, row.number("job_id") >= newer_job};
     Layout& layout = run.layout;
-    layout.tensor = row.integer("tp");
-    layout.pipeline = row.integer("pp");
-    layout.data = row.integer("dp");
-    layout.microbatch = row.integer("mbs");
-    layout.batch = layout.data * layout.microbatch * row.integer("grad_accum");
+    layout.tensor = row.count("tp");
+    layout.pipeline = row.count("pp");
+    layout.data = row.count("dp");
+    layout.microbatch = row.count("mbs");
+    layout.batch = layout.data * layout.microbatch * row.count("grad_accum");
     layout.sequence_parallel = layout.flash_attention = true;
     layout.zero = row.integer("zero_stage") == 0 ? ZeroStage::none : ZeroStage::optimizer;
+    if (run.model.block.ffn < 1)
+      throw BadTable(row.place() + ": the model's name and its shape disagree");
+    if (layout.pipeline > 100 * run.model.layers)
+      throw BadTable(row.place() + ": far more stages than layers");
     layout.stage_blocks = stages_with_output(run.model, layout.pipeline);
+    const auto faults = layout_faults(run.model, layout);
+    if (!faults.empty()) throw BadTable(row.place() + ": " + faults.front());
+    if (row.text("status") == "Success") row.positive("tokens_per_s_gpu");
     out.push_back(run);
-  }
+  });
   return out;
 }
 
@@ -319,14 +330,17 @@ Score score_choice(const std::vector<Run>& timed, const Fitted& fitted, std::siz
 std::vector<Score> score_ultrascale(const std::filesystem::path& folder) {
   const std::string name = "hf_ultrascale_h100";
   const Table table(folder, name), own(own_folder(), name);
-  const std::vector<Run> runs = runs_of(table);
+  std::vector<std::string> problems, ignored;
+  const std::vector<Run> runs = runs_of(table, problems);
   const std::vector<Run> timed = timed_runs(runs);
   FittedValues otherwise;
   if (folder != own_folder())
-    for (auto& [group, fitted] : fit_on(timed_runs(runs_of(own)), fitted_model, {}))
+    for (auto& [group, fitted] : fit_on(timed_runs(runs_of(own, ignored)), fitted_model, {}))
       otherwise[group] = {fitted.value, 0};
   const FittedValues values = fit_on(timed, fitted_model, otherwise);
-  return {score_memory(runs, table.size()), score_time(timed, values, table.size()),
+  Score time = score_time(timed, values, table.size());
+  time.notes.insert(time.notes.end(), problems.begin(), problems.end());
+  return {score_memory(runs, table.size()), time,
           score_choice(timed, fitted_of(values), table.size())};
 }
 

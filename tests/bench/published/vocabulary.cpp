@@ -18,16 +18,17 @@ std::vector<Score> score_vocabulary_parallelism(const std::filesystem::path& fol
   };
   std::map<std::pair<std::string, std::string>, std::map<std::string, Pair>> settings;
   Errors absolute, ratio, memory;
+  std::vector<std::string> problems;
   std::size_t searched = 0, optimal = 0;
-  for (const Row& row : table.sound_rows()) {
+  use_rows(table, problems, [&](const Row& row) {
     const VocabularyTableRun run(row);
     const std::string& schedule = row.text("schedule");
-    if (std::find(plain_first.begin(), plain_first.end(), schedule) == plain_first.end()) continue;
+    if (std::find(plain_first.begin(), plain_first.end(), schedule) == plain_first.end()) return;
     if (row.text("metric") == "peak_memory") {
       memory.add(run.peak_bytes(schedule) / static_cast<double>(1_GiB), row.number("value"));
-      continue;
+      return;
     }
-    if (row.text("metric") != "mfu") continue;
+    if (row.text("metric") != "mfu") return;
     const Pair both{100 * run.mfu(schedule), row.number("value")};
     absolute.add(both.predicted, both.measured);
     settings[{row.text("seq"), row.text("vocab_k")}][schedule] = both;
@@ -35,7 +36,7 @@ std::vector<Score> score_vocabulary_parallelism(const std::filesystem::path& fol
       ++searched;
       optimal += run.search_is_as_good() ? 1 : 0;
     }
-  }
+  });
   for (const auto& [setting, runs] : settings) {
     const Pair* reference = nullptr;
     for (const std::string& schedule : plain_first) {
@@ -58,6 +59,7 @@ std::vector<Score> score_vocabulary_parallelism(const std::filesystem::path& fol
   one.notes.push_back(
       "nothing fitted on this table; the share of the memory's bandwidth is the one fitted for "
       "zero_bubble, whose framework this one extends");
+  one.notes.insert(one.notes.end(), problems.begin(), problems.end());
   if (optimal < searched) one.reached = false;
   Score two = absolute.score("vocabulary_parallelism", "MFU");
   Score three = memory.score("vocabulary_parallelism", "peak memory");
