@@ -125,8 +125,9 @@ void add_matmuls(std::vector<OpCase>& cases) {
         const bool accumulate = variant == 1 || variant == 4;
         const bool bias = variant == 2 || variant == 5;
         const std::uint64_t pad = s.k % 2 == 0 ? 0 : 3;
-        const std::string name = fmt::format("matmul form={} m={} n={} k={} variant={}",
-                                             static_cast<int>(form), s.m, s.n, s.k, variant);
+        const std::string name =
+            fmt::format("matmul form={} {} m={} n={} k={} variant={}", static_cast<int>(form),
+                        type_name(in), s.m, s.n, s.k, variant);
         cases.push_back({name, tolerance(out), [=](Stream& stream, Buffers& b) {
                            Matmul args;
                            args.form = form;
