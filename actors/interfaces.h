@@ -2,7 +2,7 @@
 ///
 ///   run      StartRun, NormsReady, StateHashes, StepFinished, EvaluationFinished, Progress,
 ///            DeviceFailed, SpansPlayed, StopRun   -> RunNews to its observer
-///   planner  ProposePlan -> PlanProposed, StepObserved, NeedObservations -> Observed
+///   planner  ProposePlan -> PlanProposed, StepObserved, DriftSeen, NeedObservations -> Observed
 ///   node     DocumentPart, MeasureDevices -> Measured, AdoptPlan -> PlanAdopted,
 ///            ConnectPeers -> Ready, FillStages -> Ready, WriteShards -> ShardsWritten,
 ///            CloseNode -> Ready
@@ -38,7 +38,7 @@ caf::actor spawn_data_actor(caf::actor_system& system,
 caf::actor spawn_trace_actor(caf::actor_system& system, caf::actor run);
 
 /// What a plan is made from.
-struct PlanRequest {
+struct PlanInputs {
   ModelSpec model;
   ClusterSpec cluster;
   ModelProfile profile;
@@ -117,7 +117,7 @@ struct RunActorSetup {
   std::vector<RunMember> members;
   caf::actor data;
   caf::actor observer;  ///< gets RunNews
-  caf::actor planner;   ///< gets StepObserved; may be null
+  caf::actor planner;   ///< gets StepObserved and DriftSeen; may be null
   /// Begins a checkpoint after this step: its folder. Then shards are written, then `seal` is
   /// called with their descriptions. Both may write files; called on the run actor's own thread.
   std::function<Result<std::string>(std::uint64_t step)> begin_checkpoint;

@@ -16,6 +16,7 @@
 #include "actors/step_row.h"
 #include "devices/device.h"
 #include "devices/link.h"
+#include "planner/drift.h"
 #include "planner/plan.h"
 #include "planner/result.h"
 
@@ -367,12 +368,12 @@ struct Tokens {
   std::shared_ptr<const TokenBatch> batch;
 };
 
-struct PlanRequest;
+struct PlanInputs;
 /// To the planner actor; reply: PlanProposed, or does_not_fit and the like.
 struct ProposePlan {
   PlanEpoch epoch;  ///< of the plan to be made
   std::uint64_t step = 0;
-  std::shared_ptr<const PlanRequest> request;
+  std::shared_ptr<const PlanInputs> request;
 };
 
 struct PlanProposed {
@@ -386,6 +387,15 @@ struct StepObserved {
   PlanEpoch epoch;
   std::uint64_t step = 0;
   StepRow row;
+};
+
+/// The run to the planner actor: a drift that is in force now. If another plan would be faster,
+/// `observer` gets RunNews with the advice.
+struct DriftSeen {
+  PlanEpoch epoch;
+  std::uint64_t step = 0;
+  Drift drift;
+  caf::actor observer;
 };
 
 /// To the planner actor; reply: Observed.
@@ -425,12 +435,13 @@ struct RunNews {
     event,
     drift,        ///< steps are off the plan's prediction
     drift_ended,  ///< they are near it again
+    advice,       ///< another plan would be faster under the drift
     ended
   };
   Kind kind = Kind::ended;
   StepRow row;
   EvaluationRow evaluation;
-  std::string text;  ///< checkpoint: its folder; event, drift: what happened
+  std::string text;  ///< checkpoint: its folder; event, drift, advice: what is to be said
   Timeline timeline;
   std::shared_ptr<const Error> failure;  ///< of an ended run
   bool stopped = false;                  ///< ended early because it was asked to
@@ -472,6 +483,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Tokens)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ProposePlan)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::PlanProposed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::StepObserved)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::DriftSeen)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::NeedObservations)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::Observed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::NodeJoined)

@@ -6,6 +6,7 @@
 
 #include "actors/errors.h"
 #include "actors/interfaces.h"
+#include "planner/replan.h"
 
 namespace troupe {
 namespace {
@@ -13,6 +14,8 @@ namespace {
 struct PlannerState {
   PlannerState() {}
   static inline const char* name = "planner";
+  std::shared_ptr<const PlanInputs> inputs;  ///< of the plan proposed last
+  std::shared_ptr<const Plan> proposed;
   bool first_seen = false;
   std::uint64_t steps = 0;
   Seconds seconds = 0;
@@ -29,6 +32,13 @@ struct PlannerState {
       sum.peak = std::max(sum.peak, one.peak);
       sum.allocations = one.allocations;
     }
+  }
+  /// What another plan would buy under a drift, for people; empty: nothing.
+  std::string advice(const Drift& drift) const {
+    if (!proposed) return {};
+    const PlanRequest request{inputs->model, inputs->cluster, inputs->profile, inputs->options};
+    const auto other = replan(*proposed, request, drift);
+    return other ? to_text(*other, inputs->cluster) : std::string();
   }
   Observations means() const {
     Observations seen;
@@ -47,20 +57,29 @@ struct PlannerState {
 caf::behavior planner_actor(ActorOf<PlannerState>* self) {
   PlannerState& state = self->state;
   return {
-      [](const ProposePlan& order) -> caf::result<PlanProposed> {
-        const PlanRequest& request = *order.request;
+      [&state](const ProposePlan& order) -> caf::result<PlanProposed> {
+        const PlanInputs& request = *order.request;
         try {
           auto plan = make_plan(request.model, request.cluster, request.profile, request.options,
                                 request.profile_at);
           if (!plan) return to_caf(plan.error());
           plan->epoch = order.epoch;
-          return PlanProposed{order.epoch, order.step,
-                              std::make_shared<const Plan>(std::move(*plan))};
+          state.inputs = order.request;
+          state.proposed = std::make_shared<const Plan>(std::move(*plan));
+          return PlanProposed{order.epoch, order.step, state.proposed};
         } catch (const std::exception& thrown) {
           return to_caf(Error{ErrorCode::internal, std::string("planning: ") + thrown.what()});
         }
       },
       [&state](const StepObserved& seen) { state.observe(seen.row); },
+      [self, &state](const DriftSeen& seen) {
+        RunNews news;
+        news.epoch = seen.epoch;
+        news.step = seen.step;
+        news.kind = RunNews::Kind::advice;
+        news.text = state.advice(seen.drift);
+        if (!news.text.empty()) self->send(seen.observer, std::move(news));
+      },
       [&state](const NeedObservations& need) {
         return Observed{need.epoch, need.step, state.means()};
       },

@@ -292,6 +292,8 @@ void RunState::look_at(std::uint64_t of_step) {
   news.kind = RunNews::Kind::drift;
   news.text = to_text(seen, setup->device_names, setup->node_names);
   tell(std::move(news));
+  if (setup->planner)
+    self->send(setup->planner, DriftSeen{plan().epoch, step, seen, setup->observer});
 }
 
 void RunState::after_step() {

@@ -151,6 +151,7 @@ void RunSession::hear(const RunNews& news, RunOutcome& outcome) {
     case RunNews::Kind::event: event("run", news.text); return;
     case RunNews::Kind::drift: event("drift", news.text); return;
     case RunNews::Kind::drift_ended: event("drift_ended", news.text); return;
+    case RunNews::Kind::advice: event("plan_suggested", news.text); return;
     case RunNews::Kind::ended:
       ended_ = true;
       outcome.stopped = news.stopped;

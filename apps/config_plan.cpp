@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "apps/config_builder.h"
+#include "planner/printable.h"
 
 namespace troupe {
 namespace {
@@ -23,11 +24,6 @@ std::optional<LayerRange> parse_layers(const std::string& text) {
   if (last < range.first || last > 1000000) return std::nullopt;
   range.last = last + 1;
   return range;
-}
-
-std::string layers_text(const LayerRange& range) {
-  return range.size() == 1 ? fmt::format("{}", range.first)
-                           : fmt::format("{}-{}", range.first, range.last - 1);
 }
 
 }  // namespace

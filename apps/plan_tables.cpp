@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "planner/printable.h"
+
 namespace troupe {
 namespace {
 
@@ -18,11 +20,6 @@ const DeviceRow* row_of(const MeasuredRun& measured, std::size_t device) {
 }
 
 }  // namespace
-
-std::string layers_text(const LayerRange& layers) {
-  return layers.size() == 1 ? fmt::format("{}", layers.first)
-                            : fmt::format("{}-{}", layers.first, layers.last - 1);
-}
 
 MeasuredRun measure_steps(const std::vector<StepRow>& steps) {
   MeasuredRun out;

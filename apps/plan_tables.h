@@ -26,7 +26,5 @@ Table stage_table(const Plan& plan, const ClusterSpec& cluster);
 Table device_table(const Plan& plan, const ClusterSpec& cluster, const MeasuredRun& measured);
 /// Why this plan: what binds the step, the search, the runner-up; then the terms of the tables.
 std::string reasons_text(const Plan& plan);
-/// "0-3" or "4".
-std::string layers_text(const LayerRange& layers);
 
 }  // namespace troupe

@@ -6,6 +6,7 @@
 
 #include "apps/plan_tables.h"
 #include "apps/time_table.h"
+#include "planner/printable.h"
 
 namespace troupe {
 namespace {

@@ -110,6 +110,7 @@ class Recorder {
       progress_.note(fmt::format("warning: {}; from here on the run is not the one that was saved",
                                  event.text));
     if (event.kind == "drift") progress_.note("warning: " + event.text);
+    if (event.kind == "plan_suggested") progress_.note(event.text);
     if (event.kind == "drift_ended") progress_.note("as planned again: " + event.text);
     if (folder_) keep(folder_->add_event(event_line(event)));
   }

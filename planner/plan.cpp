@@ -19,7 +19,7 @@ Error refuse(std::string text) {
   return {ErrorCode::invalid_input, std::move(text)};
 }
 
-std::string layers_text(const LayerRange& range) {
+std::string half_open_text(const LayerRange& range) {
   return fmt::format("[{}, {})", range.first, range.last);
 }
 
@@ -36,12 +36,12 @@ Status check_pinned(const std::vector<StagePlan>& pinned,
                                 s, pinned[s].device.value, cluster.devices.size()));
     if (range.first >= range.last)
       return refuse(fmt::format("plan: pinned stage {} holds no layer: {}; leave the stage out", s,
-                                layers_text(range)));
+                                half_open_text(range)));
     if (range.first != next)
       return refuse(
           fmt::format("plan: pinned stage {} holds layers {}, but the next layer to be "
                       "placed is {}; every layer is placed exactly once",
-                      s, layers_text(range), next));
+                      s, half_open_text(range), next));
     next = range.last;
   }
   if (next != layers)

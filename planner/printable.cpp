@@ -18,4 +18,9 @@ std::string printable(std::string_view name) {
   return out;
 }
 
+std::string layers_text(const LayerRange& layers) {
+  return layers.size() == 1 ? fmt::format("{}", layers.first)
+                            : fmt::format("{}-{}", layers.first, layers.last - 1);
+}
+
 }  // namespace troupe

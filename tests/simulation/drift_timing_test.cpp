@@ -36,14 +36,15 @@ bool skipped() {
   return thread_sanitizer;
 }
 
-/// The run with exactly one drift that ends `ends` times; whatever else the machine does may make
-/// others, or hold up the end, so that up to five runs are made.
-PlayedRun run_with_one_drift(const RunSpec& spec, std::size_t ends) {
+/// The run with exactly one drift that ends `ends` times, up to step `ended_by`; whatever else the
+/// machine does may make others, or hold up the end, so that up to five runs are made.
+PlayedRun run_with_one_drift(const RunSpec& spec, std::size_t ends, std::uint64_t ended_by = 0) {
   for (int attempt = 1;; ++attempt) {
     PlayedRun run = play(spec, with_tokens(spec));
     REQUIRE(run.error == "");
-    const bool as_meant =
-        events_of(run, "drift").size() == 1 && events_of(run, "drift_ended").size() == ends;
+    const auto ended = events_of(run, "drift_ended");
+    const bool as_meant = events_of(run, "drift").size() == 1 && ended.size() == ends &&
+                          (ended.empty() || ended.back().step <= ended_by);
     if (attempt == 5 || as_meant) return run;
   }
 }
@@ -54,7 +55,7 @@ TEST_CASE("L024 a device that becomes slow is named with its stage, and when it 
   if (skipped()) return;
   RunSpec spec = three_devices(50);
   spec.cluster.disturbances.push_back({DeviceId{1}, DeviceId{1}, 1.5, 20, 35});
-  const PlayedRun run = run_with_one_drift(spec, 1);
+  const PlayedRun run = run_with_one_drift(spec, 1, 40);
   const auto begun = events_of(run, "drift");
   REQUIRE(begun.size() == 1);
   INFO(begun[0].text);
@@ -67,6 +68,20 @@ TEST_CASE("L024 a device that becomes slow is named with its stage, and when it 
   REQUIRE(ended.size() == 1);
   CHECK(ended[0].step > 35);
   CHECK(ended[0].step <= 40);
+}
+
+TEST_CASE("L024 a plan that would be faster is suggested with what it gains") {
+  if (skipped()) return;
+  RunSpec spec = three_devices(16);
+  spec.cluster.disturbances.push_back({DeviceId{1}, DeviceId{1}, 4, 4});
+  const PlayedRun run = run_with_one_drift(spec, 0);
+  const auto suggested = events_of(run, "plan_suggested");
+  REQUIRE(suggested.size() == 1);
+  INFO(suggested[0].text);
+  CHECK(suggested[0].text.find("another plan would take ") == 0);
+  // One of the slow device's two layers goes, or both.
+  CHECK(suggested[0].text.find("on n0.cpu0") != std::string::npos);
+  CHECK(suggested[0].text.find("2-3 on n0.cpu1") == std::string::npos);
 }
 
 TEST_CASE("a slow link is named with both ends") {
