@@ -49,15 +49,21 @@ class Pricer {
     const std::uint32_t in_flight = pipe.in_flight[stage];
     const std::uint32_t deferred = pipe.deferred[stage];
     return [this, in_flight, deferred](std::uint32_t first, std::uint32_t last) {
-      const StageBytes& bytes = stage_table(first, last);
-      return bytes.fixed + in_flight * bytes.saved + deferred * bytes.kept + bytes.workspace;
+      return bytes_held(in_flight, deferred, first, last);
     };
   }
-  /// Bytes of a stage with these layers and so many microbatches in flight, none deferred, its
+  /// Bytes of a stage with these layers and so many microbatches in flight and deferred, its
   /// workspace included, without the buffers at its edges.
-  Bytes bytes_in_flight(std::uint32_t in_flight, std::uint32_t first, std::uint32_t last) const {
+  Bytes bytes_held(std::uint32_t in_flight,
+                   std::uint32_t deferred,
+                   std::uint32_t first,
+                   std::uint32_t last) const {
     const StageBytes& bytes = stage_table(first, last);
-    return bytes.fixed + in_flight * bytes.saved + bytes.workspace;
+    return bytes.fixed + in_flight * bytes.saved + deferred * bytes.kept + bytes.workspace;
+  }
+  /// The same with none deferred.
+  Bytes bytes_in_flight(std::uint32_t in_flight, std::uint32_t first, std::uint32_t last) const {
+    return bytes_held(in_flight, 0, first, last);
   }
   /// Seconds of one action of each kind, without overhead.
   const LayerSeconds& seconds(std::uint32_t device, std::uint32_t first, std::uint32_t last) const {

@@ -3,15 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 
 #include "planner/balanced_memory.h"
 #include "planner/device_kinds.h"
-#include "planner/memory.h"
 #include "planner/overflow.h"
 #include "planner/plan_checks.h"
 #include "planner/plan_measures.h"
-#include "planner/stage_memory.h"
+#include "planner/pricer.h"
 #include "planner/step_costs.h"
 
 namespace troupe {
@@ -31,6 +31,13 @@ StrategyOutcome refused(Strategy strategy, Error error) {
   outcome.strategy = strategy;
   outcome.refused = std::move(error);
   return outcome;
+}
+
+Error one_stage_each(Strategy strategy) {
+  return {ErrorCode::invalid_input,
+          fmt::format("{} gives a device one stage, and the schedule is interleaved; nearest: "
+                      "schedule = \"1f1b\"",
+                      to_string(strategy))};
 }
 
 /// A plan of these stages, or why not.
@@ -62,10 +69,7 @@ StrategyOutcome even(const PlanRequest& request) {
 
 StrategyOutcome memory_balanced(const PlanRequest& request) {
   if (request.options.schedule == ScheduleKind::interleaved)
-    return refused(Strategy::memory_balanced,
-                   {ErrorCode::invalid_input,
-                    "memory-balanced gives a device one stage, and the schedule is interleaved; "
-                    "nearest: schedule = \"1f1b\""});
+    return refused(Strategy::memory_balanced, one_stage_each(Strategy::memory_balanced));
   const std::vector<StagePlan> stages = balanced_memory_stages(request);
   StrategyOutcome outcome = pinned(Strategy::memory_balanced, request, stages,
                                    "the fullest device is filled least, roomy devices first");
@@ -80,35 +84,51 @@ StrategyOutcome memory_balanced(const PlanRequest& request) {
 
 // ---- virtual workers ----
 
-/// What every device keeps beside its layers' own bytes: workspace, buffers at its edges and the
-/// inputs of its stage in flight, at most.
-Bytes bytes_beside(const PlanRequest& request) {
-  const ModelProfile& profile = request.profile;
-  Bytes workspace = 0;
-  for (const LayerProfile* layer : {&profile.embedding, &profile.block, &profile.head})
-    workspace = std::max({workspace, layer->forward_workspace_bytes,
-                          layer->backward_workspace_bytes, layer->update_workspace_bytes});
-  const std::size_t in_flight =
-      std::min<std::size_t>({request.cluster.devices.size(), layer_count(request.model),
-                             request.options.shape.microbatch_count});
-  return workspace +
-         (in_flight + 3 * Bytes{request.options.transfer_slots}) * boundary_bytes(profile) +
-         (request.model.tied ? token_table_bytes(request.model) : 0);
-}
-
 WorkerCluster worker_cluster(const PlanRequest& request, std::vector<std::uint32_t>& examples) {
   WorkerCluster made;
+  const auto& nodes = request.cluster.nodes;
   made.within_node = request.cluster.same_process;
-  made.between_nodes = request.cluster.between_processes;
+  // Nodes without a process of their own are all in one.
+  const bool apart = std::any_of(nodes.begin(), nodes.end(),
+                                 [](const NodeSpec& node) { return node.own_process; });
+  made.between_nodes = apart ? request.cluster.between_processes : request.cluster.same_process;
   const auto kinds = device_kinds(request.cluster);
-  const auto beside = static_cast<double>(bytes_beside(request));
   for (std::uint32_t d = 0; d < kinds.size(); ++d) {
     if (kinds[d] == examples.size()) examples.push_back(d);
     const DeviceSpec& device = request.cluster.devices[d];
-    made.devices.push_back(
-        {kinds[d], device.node, std::max(static_cast<double>(device.memory) - beside, 0.0)});
+    made.devices.push_back({kinds[d], device.node, static_cast<double>(device.memory)});
   }
   return made;
+}
+
+/// Microbatches that a stage keeps, and of which it keeps a part until their W, where a pipeline
+/// has `most_stages` at most: exactly under GPipe and 1F1B, at most under zero-bubble H1.
+std::pair<std::uint32_t, std::uint32_t> held(ScheduleKind schedule,
+                                             const WorkerStageShape& stage,
+                                             std::uint32_t most_stages) {
+  if (schedule == ScheduleKind::gpipe) return {stage.in_flight, 0};
+  if (schedule == ScheduleKind::zero_bubble_h1)
+    return {std::min(stage.in_flight, most_stages),
+            std::min(stage.in_flight, most_stages - stage.after)};
+  return {std::min(stage.in_flight, stage.after + 1), 0};
+}
+
+/// Bytes of a worker's stage in the device's arena, with the buffers at its edges (edge_buffers).
+/// The request must outlive the result.
+auto stage_bytes(const PlanRequest& request, ScheduleKind schedule, std::uint32_t most_stages) {
+  const bool copies = request.cluster.copy_between_devices;
+  return [pricer = std::make_shared<Pricer>(request.model, request.cluster, request.profile,
+                                            request.options),
+          slots = request.options.transfer_slots, tied = request.model.tied, copies, schedule,
+          most_stages](const WorkerStageShape& stage) {
+    const auto [kept, deferred] = held(schedule, stage, most_stages);
+    const bool begins = stage.first == 0, ends = stage.last == pricer->layers();
+    const std::uint32_t buffers =
+        (begins ? 0 : 2 * slots) + (!ends && (stage.next_far || copies) ? slots : 0);
+    return static_cast<double>(pricer->bytes_held(kept, deferred, stage.first, stage.last) +
+                               buffers * pricer->boundary() +
+                               (tied && begins != ends ? pricer->table() : 0));
+  };
 }
 
 WorkerCosts worker_costs(const PlanRequest& request, const std::vector<std::uint32_t>& examples) {
@@ -136,56 +156,62 @@ std::vector<StagePlan> stages_of(const VirtualWorker& worker) {
   return stages;
 }
 
-StrategyOutcome edgepipe(const PlanRequest& request) {
-  if (request.options.schedule == ScheduleKind::interleaved)
-    return refused(Strategy::edgepipe,
-                   {ErrorCode::invalid_input,
-                    "edgepipe gives a device one stage, and the schedule is interleaved; nearest: "
-                    "schedule = \"1f1b\""});
+/// The stages with the least slowest one on these devices that fit as the schedule has them.
+Result<VirtualWorker> least_slowest(const PlanRequest& request,
+                                    const std::vector<std::uint32_t>& members) {
+  constexpr std::uint32_t most_counts = 24;
   std::vector<std::uint32_t> examples;
   const WorkerCluster cluster = worker_cluster(request, examples);
-  std::vector<std::uint32_t> all(cluster.devices.size());
+  WorkerCosts costs = worker_costs(request, examples);
+  const ScheduleKind schedule = request.options.schedule;
+  const auto most =
+      std::min(static_cast<std::uint32_t>(members.size()), layer_count(request.model));
+  // Under zero-bubble H1 all stages keep more the more there are, so every number is tried.
+  const std::uint32_t by = (most + most_counts - 1) / most_counts;
+  std::optional<Result<VirtualWorker>> best;
+  for (std::uint32_t stages = most; stages > 0; stages -= std::min(by, stages)) {
+    costs.stage_bytes = stage_bytes(request, schedule, stages);
+    auto worker =
+        split_worker(cluster, costs, members, request.options.shape.microbatch_count, stages);
+    if (!best || (worker && (!*best || worker->slowest < (*best)->slowest))) best = worker;
+    if (schedule != ScheduleKind::zero_bubble_h1) break;
+  }
+  return *best;
+}
+
+StrategyOutcome edgepipe(const PlanRequest& request) {
+  if (request.options.schedule == ScheduleKind::interleaved)
+    return refused(Strategy::edgepipe, one_stage_each(Strategy::edgepipe));
+  std::vector<std::uint32_t> all(request.cluster.devices.size());
   std::iota(all.begin(), all.end(), 0u);
-  const std::uint32_t in_flight =
-      request.options.schedule == ScheduleKind::gpipe
-          ? request.options.shape.microbatch_count
-          : std::min(request.options.shape.microbatch_count,
-                     std::min(static_cast<std::uint32_t>(all.size()), layer_count(request.model)));
-  const auto worker = split_worker(cluster, worker_costs(request, examples), all, in_flight);
+  const auto worker = least_slowest(request, all);
   if (!worker) return refused(Strategy::edgepipe, worker.error());
   return pinned(Strategy::edgepipe, request, stages_of(*worker), "the least slowest stage");
 }
 
 /// Peak bytes of a worker's device by its memory.
-double memory_share(const PlanRequest& request, const VirtualWorker& worker, std::size_t s) {
+double memory_share(const WorkerCluster& cluster,
+                    const WorkerCosts& costs,
+                    const VirtualWorker& worker,
+                    std::size_t s) {
   const WorkerStage& stage = worker.stages[s];
-  const auto after = static_cast<std::uint32_t>(worker.stages.size() - s);
-  const Bytes bytes = stage_memory(request.model, request.profile, {stage.first, stage.last},
-                                   std::min(worker.in_flight, after), 0)
-                          .total() +
-                      3 * Bytes{request.options.transfer_slots} * boundary_bytes(request.profile);
-  return static_cast<double>(bytes) /
-         static_cast<double>(request.cluster.devices[stage.device].memory);
+  const WorkerDevice& device = cluster.devices[stage.device];
+  const bool last = s + 1 == worker.stages.size();
+  const bool far = !last && cluster.devices[worker.stages[s + 1].device].node != device.node;
+  const auto after = static_cast<std::uint32_t>(worker.stages.size() - s - 1);
+  return costs.stage_bytes({stage.first, stage.last, after, worker.in_flight, far}) /
+         device.memory_bytes;
 }
 
-StrategyOutcome hetpipe(const PlanRequest& request) {
-  std::vector<std::uint32_t> examples;
-  const WorkerCluster cluster = worker_cluster(request, examples);
-  const WorkerCosts costs = worker_costs(request, examples);
-  auto workers = best_workers(cluster, costs, request.options.shape.microbatch_count);
-  if (!workers) return refused(Strategy::hetpipe, workers.error());
-  // One worker is a pipeline like any other: simulated, filling and draining included.
-  const auto idle = [](const VirtualWorker& worker) { return worker.share == 0; };
-  const auto& all = workers->workers;
-  if (std::count_if(all.begin(), all.end(), idle) + 1 == std::ssize(all))
-    return pinned(Strategy::hetpipe, request,
-                  stages_of(*std::find_if_not(all.begin(), all.end(), idle)),
-                  "one virtual worker: the least slowest stage");
+/// Workers side by side, by the clock of their slowest.
+StrategyOutcome side_by_side(const WorkerCluster& cluster,
+                             const WorkerCosts& costs,
+                             WorkerPlan workers) {
   StrategyOutcome outcome;
   outcome.strategy = Strategy::hetpipe;
-  outcome.step = workers->step;
+  outcome.step = workers.step;
   Seconds busy = 0;
-  for (const VirtualWorker& worker : workers->workers) {
+  for (const VirtualWorker& worker : workers.workers) {
     if (worker.share == 0) continue;
     for (std::size_t s = 0; s < worker.stages.size(); ++s) {
       const WorkerStage& stage = worker.stages[s];
@@ -194,15 +220,57 @@ StrategyOutcome hetpipe(const PlanRequest& request) {
                                                          seconds.begin() + stage.last, 0.0);
       busy += own;
       ++outcome.devices_used;
-      outcome.memory_share = std::max(outcome.memory_share, memory_share(request, worker, s));
+      outcome.memory_share =
+          std::max(outcome.memory_share, memory_share(cluster, costs, worker, s));
       if (own <= outcome.slowest_busy) continue;
       outcome.slowest_busy = own;
       outcome.slowest = DeviceId{stage.device};
     }
   }
   outcome.bubble = 1 - busy / std::max(outcome.devices_used * outcome.step, 1e-300);
-  outcome.workers = std::move(*workers);
+  outcome.workers = std::move(workers);
   return outcome;
+}
+
+/// One worker is a pipeline like any other: it has the schedule's microbatches in flight, and is
+/// simulated, filling and draining included.
+StrategyOutcome one_worker(const PlanRequest& request, const VirtualWorker& worker) {
+  if (request.options.schedule == ScheduleKind::interleaved)
+    return refused(Strategy::hetpipe, one_stage_each(Strategy::hetpipe));
+  std::vector<std::uint32_t> members = worker.unused;
+  for (const WorkerStage& stage : worker.stages) members.push_back(stage.device);
+  std::sort(members.begin(), members.end());
+  const auto split = least_slowest(request, members);
+  if (!split) return refused(Strategy::hetpipe, split.error());
+  return pinned(Strategy::hetpipe, request, stages_of(*split),
+                "one virtual worker: the least slowest stage");
+}
+
+StrategyOutcome hetpipe(const PlanRequest& request) {
+  std::vector<std::uint32_t> examples;
+  const WorkerCluster cluster = worker_cluster(request, examples);
+  WorkerCosts costs = worker_costs(request, examples);
+  costs.stage_bytes = stage_bytes(request, ScheduleKind::one_f_one_b, layer_count(request.model));
+  std::optional<StrategyOutcome> best;
+  for (std::size_t i = 0; i < worker_allocation_count; ++i) {
+    auto workers = plan_workers(cluster, costs, static_cast<WorkerAllocation>(i),
+                                request.options.shape.microbatch_count);
+    StrategyOutcome outcome;
+    if (!workers) {
+      outcome = refused(Strategy::hetpipe, workers.error());
+    } else {
+      const auto works = [](const VirtualWorker& worker) { return worker.share > 0; };
+      const auto& all = workers->workers;
+      const auto first = std::find_if(all.begin(), all.end(), works);
+      const bool alone = std::none_of(std::next(first), all.end(), works);
+      outcome =
+          alone ? one_worker(request, *first) : side_by_side(cluster, costs, std::move(*workers));
+    }
+    if (!best || (!outcome.refused && (best->refused || outcome.step < best->step)) ||
+        (outcome.refused && best->refused))
+      best = std::move(outcome);
+  }
+  return std::move(*best);
 }
 
 }  // namespace

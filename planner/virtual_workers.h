@@ -10,35 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "planner/cluster.h"
-#include "planner/result.h"
+#include "planner/worker_split.h"
 
 namespace troupe {
-
-struct WorkerDevice {
-  std::uint32_t kind = 0;  ///< row of WorkerCosts::seconds
-  NodeId node;
-  double memory_bytes = 0;
-};
-
-struct WorkerCluster {
-  std::vector<WorkerDevice> devices;
-  LinkSpec within_node, between_nodes;  ///< of one device to another; a bandwidth of 0: no cost
-};
-
-/// One layer of the model.
-struct WorkerLayer {
-  double state_bytes = 0;     ///< on the device that holds it: weights, gradients, optimizer
-  double gradient_bytes = 0;  ///< exchanged with the other workers, once each way
-  double kept_bytes = 0;      ///< from forward to backward of one microbatch
-  double output_bytes = 0;    ///< to the next layer, of one microbatch; as many come back
-};
-
-struct WorkerCosts {
-  std::vector<WorkerLayer> layers;
-  /// By kind of device, by layer: forward and backward of one microbatch.
-  std::vector<std::vector<Seconds>> seconds;
-};
 
 enum class WorkerAllocation : std::uint8_t {
   node_partition,       ///< NP: a worker is a node
@@ -59,36 +33,6 @@ Result<std::vector<std::vector<std::uint32_t>>> allocate_workers(const WorkerClu
                                                                  const WorkerCosts& costs,
                                                                  WorkerAllocation allocation);
 
-struct WorkerStage {
-  std::uint32_t device = 0;
-  std::uint32_t first = 0, last = 0;  ///< layers [first, last)
-  friend bool operator==(const WorkerStage&, const WorkerStage&) = default;
-};
-
-struct VirtualWorker {
-  std::vector<WorkerStage> stages;
-  std::vector<std::uint32_t> unused;  ///< devices that would only slow it down
-  Seconds slowest = 0;                ///< stage
-  Seconds round_trip = 0;             ///< of one microbatch: the sum over the stages
-  std::uint32_t in_flight = 1;        ///< microbatches
-  std::uint32_t share = 0;            ///< microbatches of the step
-  /// Between two microbatches: the slowest stage, or the way of one that all places wait for.
-  Seconds period() const;
-};
-
-/// The stages of one worker with the least slowest stage, over all orders and choices of its
-/// devices, each within its memory. A stage's time: its layers, and receiving the activations and
-/// gradients at its ends. With `in_flight` microbatches a stage with q stages after it keeps
-/// min(in_flight, q + 1). Exact by dynamic programming over what is used of each class of devices
-/// (kind, node, memory), up to `exact_worker_limit` states; beyond, devices stand in the order of
-/// their memory, the largest first.
-/// Errors: as plan_workers; does_not_fit.
-inline constexpr std::size_t exact_worker_limit = 4'000'000;
-Result<VirtualWorker> split_worker(const WorkerCluster& cluster,
-                                   const WorkerCosts& costs,
-                                   const std::vector<std::uint32_t>& members,
-                                   std::uint32_t in_flight);
-
 struct WorkerPlan {
   WorkerAllocation allocation = WorkerAllocation::node_partition;
   std::vector<VirtualWorker> workers;
@@ -105,11 +49,11 @@ struct WorkerPlan {
   double microbatches_per_second = 0;
 };
 
-/// Allocation, stages, microbatches in flight (the count from 1 to the devices of a worker with the
-/// shortest period: HetPipe's N_m, here of each worker) and shares. A step of `microbatches` is
-/// shared out so that the last worker finishes soonest. Errors: invalid_input for no devices,
-/// layers or microbatches, a kind without costs, a number that is negative or not finite;
-/// does_not_fit where a worker cannot hold the model under this allocation.
+/// Allocation, stages, microbatches in flight (the count from 1 to the stages that a worker may
+/// have with the shortest period: HetPipe's N_m, here of each worker; of many stages, 24 counts are
+/// tried) and shares. A step of `microbatches` is shared out so that the last worker finishes
+/// soonest. Errors: as check_workers; invalid_input for no microbatches; does_not_fit where a
+/// worker cannot hold the model under this allocation.
 Result<WorkerPlan> plan_workers(const WorkerCluster& cluster,
                                 const WorkerCosts& costs,
                                 WorkerAllocation allocation,

@@ -5,6 +5,7 @@
 
 #include "planner/plan_changes.h"
 #include "planner/plan_measures.h"
+#include "planner/schedules.h"
 #include "planner/step_costs.h"
 #include "tests/support/catch.h"
 #include "tests/unit/planner/plan_fixture.h"
@@ -36,6 +37,40 @@ Seconds slowest_stage(const StrategyOutcome& outcome, const Problem& given) {
     most = std::max(most, one.forward + one.backward_input + one.backward_weight);
   }
   return most;
+}
+
+/// Whether these stages fit, by the walk along the schedule.
+bool stages_fit(const Problem& given, const std::vector<StagePlan>& stages) {
+  StageMap map;
+  for (const StagePlan& stage : stages) map.device_of_stage.push_back(stage.device);
+  map.device_count = static_cast<std::uint32_t>(given.cluster.devices.size());
+  map.microbatch_count = given.options.shape.microbatch_count;
+  map.transfer_slots = given.options.transfer_slots;
+  map.tied = given.model.tied;
+  const auto schedule = make_schedule(given.options.schedule, map);
+  REQUIRE(schedule.ok());
+  const auto memory = memory_of(stages, *schedule, given.cluster, given.model, given.profile);
+  for (std::size_t d = 0; d < memory.size(); ++d)
+    if (memory[d].total() > given.cluster.devices[d].memory) return false;
+  return true;
+}
+
+/// Whether any stages that continue these fit, each on a device of its own.
+bool any_fit(const Problem& given, std::vector<StagePlan>& stages) {
+  const std::uint32_t first = stages.empty() ? 0 : stages.back().layers.last;
+  if (first == layer_count(given.model)) return stages_fit(given, stages);
+  for (std::uint32_t d = 0; d < given.cluster.devices.size(); ++d) {
+    if (std::any_of(stages.begin(), stages.end(),
+                    [&](const StagePlan& stage) { return stage.device == DeviceId{d}; }))
+      continue;
+    for (std::uint32_t last = first + 1; last <= layer_count(given.model); ++last) {
+      stages.push_back({{first, last}, DeviceId{d}});
+      const bool fit = any_fit(given, stages);
+      stages.pop_back();
+      if (fit) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -83,6 +118,50 @@ TEST_CASE("edgepipe has the least slowest stage, auto the least step, of all str
       // Its stages count what comes in over the links too, here 2 us a tensor.
       CHECK(slowest_stage(bottleneck, given) <= slowest_stage(other, given) + 10e-6);
     }
+  }
+}
+
+TEST_CASE("edgepipe and hetpipe are refused only where no stages fit, under every schedule") {
+  int fitting = 0, refused = 0;
+  for (std::uint32_t seed = 0; seed < 60; ++seed)
+    for (const ScheduleKind schedule :
+         {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zero_bubble_h1}) {
+      INFO("seed " << seed << ", " << to_string(schedule));
+      std::mt19937 random(seed);
+      std::vector<double> speeds(2 + random() % 2);
+      for (double& speed : speeds) speed = 1.0 + static_cast<double>(random() % 4);
+      Problem given = problem(1 + random() % 4, speeds, 1 + random() % 8);
+      given.model.tied = random() % 2 == 0;
+      given.profile = round_profile(1, given.model.tied);
+      given.cluster.nodes = {{"n0", false}, {"n1", true}};
+      given.cluster.copy_between_devices = random() % 2 == 0;
+      given.options.schedule = schedule;
+      for (DeviceSpec& device : given.cluster.devices) {
+        device.memory = 1_MiB + random() % 24 * 128 * 1024;
+        device.node = NodeId{static_cast<std::uint32_t>(random() % 2)};
+      }
+      std::vector<StagePlan> stages;
+      const bool fits = any_fit(given, stages);
+      (fits ? fitting : refused) += 1;
+      for (const Strategy strategy : {Strategy::edgepipe, Strategy::hetpipe}) {
+        const StrategyOutcome outcome = run_strategy(strategy, given.request());
+        INFO(to_string(strategy) << ": " << (outcome.refused ? outcome.refused->text : "fits"));
+        CHECK(outcome.refused.has_value() == !fits);
+        if (outcome.refused) CHECK(outcome.refused->code == ErrorCode::does_not_fit);
+      }
+    }
+  CHECK(fitting > 50);
+  CHECK(refused > 30);
+}
+
+TEST_CASE("a thousand layers on sixteen devices are planned by every strategy in bounded time") {
+  Problem given = problem(1198, {}, 32);
+  given.cluster = cluster_of({1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4}, 10_GiB);
+  given.model.blocks = 1198;
+  for (const Strategy strategy :
+       {Strategy::edgepipe, Strategy::hetpipe, Strategy::memory_balanced}) {
+    INFO(to_string(strategy));
+    CHECK_FALSE(run_strategy(strategy, given.request()).refused);
   }
 }
 
