@@ -53,6 +53,11 @@ Seconds ring_exposed(double bytes,
   return (parts - 1) * std::max(0.0, hop - attention / parts);
 }
 
+/// Ranks that hold the same experts.
+double expert_holders(const Layout& layout) {
+  return real(layout.data * layout.context * layout.tensor) / real(layout.expert);
+}
+
 /// Gathering `parameters` of one rank's share of a unit, and scattering its gradients: within the
 /// group that shares them out, then between the groups.
 struct UnitTraffic {
@@ -65,20 +70,23 @@ UnitTraffic unit_traffic(const RankParameters& parameters,
                          const Interconnect& net) {
   const Shards shards = shards_of(layout);
   const double stride = real(layout.tensor);
-  const auto traffic = [&](double count, double members, double apart) {
+  // Of so many who hold the same, `members` share it out.
+  const auto traffic = [&](double count, double holders, double members, double apart) {
     const Group group = group_of(members, apart, net);
     UnitTraffic out;
     out.gather = all_gather_seconds(count * framework.gathered_bytes, group, net);
     out.scatter = reduce_scatter_seconds(count * framework.reduced_bytes, group, net);
-    const double groups = real(layout.data * layout.context) / shards.dense;
+    const double groups = holders / members;
     if (groups > 1)
       out.scatter += all_reduce_seconds(count * framework.reduced_bytes / members,
                                         group_of(groups, members * apart, net), net);
     return out;
   };
-  UnitTraffic out = traffic(parameters.dense, shards.dense, stride);
-  if (parameters.experts > 0 && shards.experts > 1) {
-    const UnitTraffic more = traffic(parameters.experts, shards.experts, real(layout.expert));
+  UnitTraffic out =
+      traffic(parameters.dense, real(layout.data * layout.context), shards.dense, stride);
+  if (parameters.experts > 0 && expert_holders(layout) > 1) {
+    const UnitTraffic more =
+        traffic(parameters.experts, expert_holders(layout), shards.experts, real(layout.expert));
     out.gather += more.gather;
     out.scatter += more.scatter;
   }
@@ -141,17 +149,23 @@ Seconds reduction_seconds(const Layout& layout,
   Seconds reduced = unit.scatter, gathered = 0;
   if (layout.zero == ZeroStage::none || framework.reduced_whole) {
     reduced = all_reduce_seconds(whole, replicas, net);
-    const double holders = real(layout.data * layout.context * layout.tensor) / real(layout.expert);
+    const double holders = expert_holders(layout);
     if (parameters.experts > 0 && holders > 1)
       reduced += all_reduce_seconds(parameters.experts * framework.reduced_bytes,
                                     group_of(holders, real(layout.expert), net), net);
   }
   if (layout.zero != ZeroStage::none) {
     gathered = unit.gather;
-    if (framework.owners_broadcast)
-      gathered =
-          owner_broadcast_seconds(parameters.dense * framework.gathered_bytes,
-                                  group_of(shards_of(layout).dense, real(layout.tensor), net), net);
+    if (framework.owners_broadcast) {
+      const Shards shards = shards_of(layout);
+      const auto sent = [&](double count, double owners, double apart) {
+        return owner_broadcast_seconds(count * framework.gathered_bytes,
+                                       group_of(owners, apart, net), net);
+      };
+      gathered = sent(parameters.dense, shards.dense, real(layout.tensor));
+      if (parameters.experts > 0 && shards.experts > 1)
+        gathered += sent(parameters.experts, shards.experts, real(layout.expert));
+    }
   }
   if (framework.reduction_hidden) reduced = std::max(0.0, reduced - microbatch.backward);
   // Who keeps a shard of the gradients only reduces them after every microbatch.

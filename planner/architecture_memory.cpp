@@ -24,6 +24,27 @@ double kept_of(const BlockShape& shape, const BlockCut& cut, const Layout& layou
   return again * kept_bytes(shape, cut, layout.recompute) + (1 - again) * whole;
 }
 
+/// Blocks times microbatches whose activations the first stage keeps at its peak, and the last one
+/// when it has computed the first loss. A stage has as many blocks as the fullest one.
+struct BlocksInFlight {
+  double first = 0, last = 0;
+};
+
+BlocksInFlight blocks_in_flight(const ArchitectureRun& run,
+                                const Layout& layout,
+                                const Framework& framework) {
+  const double stages = real(layout.pipeline), chunks = real(layout.chunks);
+  const double blocks = run.model.blocks;
+  const double held = framework.balanced_stages || layout.pipeline == 1
+                          ? blocks / stages
+                          : std::min<double>(stage_blocks(run, layout), blocks);
+  const double all = held * real(layout.microbatches());
+  // Interleaved: (chunks - 1) x stages microbatches have passed through the last stage's earlier
+  // chunks before the first one comes to its last chunk.
+  const double last = held / chunks * ((chunks - 1) * stages + 1);
+  return {std::min(first_stage_blocks(held * stages, stages, chunks), all), std::min(last, all)};
+}
+
 /// Bytes of what differs between moments, on one stage.
 struct Moment {
   double activations = 0, working = 0, ends = 0, gathered = 0;
@@ -61,9 +82,9 @@ Moment backward_moment(const ArchitectureRun& run,
     const RankParameters block = rank_block(run, i, layout);
     units.push_back(block.dense + block.experts);
   }
-  // The gradient of a block, whole, until it is scattered.
+  // The gradient of a block, whole and as it is reduced, until it is scattered.
   out.gathered = framework.gathered_bytes * gathered_parameters(units, 1) +
-                 framework.gathered_bytes * gathered_parameters(units, 0);
+                 framework.reduced_bytes * gathered_parameters(units, 0);
   return out;
 }
 
@@ -110,12 +131,11 @@ StepBytes held_bytes(const ArchitectureRun& run,
 
 StepBytes step_bytes(const ArchitectureRun& run, const Layout& layout, const Framework& framework) {
   EXPECTS(layout_faults(run, layout).empty());
-  const double stages = real(layout.pipeline), blocks = run.model.blocks;
+  const BlocksInFlight blocks = blocks_in_flight(run, layout, framework);
   HeldLayers held;
   held.parameters = rank_stage(run, layout);
-  held.in_flight = std::min(first_stage_blocks(blocks, stages, real(layout.chunks)),
-                            blocks / stages * real(layout.microbatches()));
-  held.at_loss = layout.pipeline == 1 ? blocks : stage_blocks(run, layout);
+  held.in_flight = blocks.first;
+  held.at_loss = blocks.last;
   return held_bytes(run, layout, framework, held);
 }
 

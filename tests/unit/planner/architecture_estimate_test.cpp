@@ -1,5 +1,6 @@
 #include "planner/architecture_estimate.h"
 
+#include "planner/rank_share.h"
 #include "tests/support/catch.h"
 #include "tests/support/published_models.h"
 
@@ -201,4 +202,81 @@ TEST_CASE("who keeps a shard of the gradients reduces them after every microbatc
   const Seconds once = step_seconds(run_of("llama-3-8b"), layout, {}, h100s()).reduction;
   layout.zero = ZeroStage::gradients;
   CHECK(step_seconds(run_of("llama-3-8b"), layout, {}, h100s()).reduction > 3 * once);
+}
+
+TEST_CASE("groups that share states out reduce experts between them as well") {
+  // 64 replicas in groups of 8, 8 or 16 ranks for the experts: nothing of these is shared out, and
+  // 8 or 4 ranks hold the same.
+  const ArchitectureRun run = run_of("mixtral-8x7b");
+  Layout layout = layout_of(64, 64);
+  layout.expert = 8;
+  layout.shard_group = 8;
+  layout.zero = ZeroStage::optimizer;
+  const TrainingCluster cluster = h100s();
+  const Seconds grouped = step_seconds(run, layout, {}, cluster).reduction;
+  double dense = static_cast<double>(parameter_count(run.model)), experts = 0;
+  for (std::uint32_t i = 0; i < run.model.blocks; ++i)
+    experts += static_cast<double>(block_parameters(run.model, i).experts);
+  dense -= experts;
+  const Interconnect& net = cluster.net;
+  const Group within{8, true, 1}, between{8, false, 8};
+  const Seconds wanted = all_gather_seconds(2 * dense, within, net) +
+                         reduce_scatter_seconds(2 * dense, within, net) +
+                         all_reduce_seconds(2 * dense / 8, between, net) +
+                         all_reduce_seconds(2 * experts / 8, between, net);
+  CHECK(grouped == Approx(wanted));
+}
+
+TEST_CASE("owners that broadcast what they updated send their experts too") {
+  const ArchitectureRun run = run_of("mixtral-8x7b");
+  Layout layout = layout_of(32, 32);
+  layout.expert = 8;
+  layout.zero = ZeroStage::optimizer;
+  Framework apart, broadcast;
+  apart.reduction_hidden = broadcast.reduction_hidden = true;
+  broadcast.owners_broadcast = true;
+  double experts = 0;
+  for (std::uint32_t i = 0; i < run.model.blocks; ++i)
+    experts += static_cast<double>(block_parameters(run.model, i).experts);
+  const double dense = static_cast<double>(parameter_count(run.model)) - experts;
+  const TrainingCluster cluster = h100s();
+  const auto sent = [&](double bytes, const Group& group) {
+    return owner_broadcast_seconds(bytes, group, cluster.net) -
+           all_gather_seconds(bytes, group, cluster.net);
+  };
+  // Four ranks, 8 apart, own a part each of the same experts.
+  CHECK(step_seconds(run, layout, broadcast, cluster).reduction -
+            step_seconds(run, layout, apart, cluster).reduction ==
+        Approx(sent(2 * dense, {32, false, 1}) + sent(2 * experts / 8, {4, false, 8})));
+}
+
+TEST_CASE("stages that are not equal are as large as the largest; interleaved ends hold chunks") {
+  const ArchitectureRun run = run_of("llama-3-8b");
+  REQUIRE(run.model.blocks == 32);
+  Layout layout = layout_of(1, 64);
+  layout.recompute = Recompute::full;
+  const double input = 4096.0 * 4096 * 2;  // of a block, which is what it keeps
+  Framework framework;
+  framework.logit_bytes = 0;  // else the loss is the fullest moment
+  layout.pipeline = 3;        // 11, 11 and 10 blocks
+  CHECK(step_bytes(run, layout, framework).activations == 11 * 3 * input);
+  // The last of 4 stages, 4 chunks of 2 blocks: before the first loss 3 x 4 microbatches have
+  // passed through its first chunks, and one through its last. Its logits make this the fullest
+  // moment.
+  layout.pipeline = 4;
+  layout.chunks = 4;
+  framework.logit_bytes = 64;
+  CHECK(step_bytes(run, layout, framework).activations == 2 * (3 * 4 + 1) * input);
+}
+
+TEST_CASE("a block's whole gradient is as wide as it is reduced") {
+  const ArchitectureRun run = run_of("llama-3-8b");
+  Layout layout = layout_of(8, 8);
+  layout.zero = ZeroStage::parameters;
+  Framework framework;
+  framework.logit_bytes = 0;  // else the loss is the fullest moment
+  const double narrow = step_bytes(run, layout, framework).working;
+  framework.reduced_bytes = 4;
+  const RankParameters block = rank_block(run, 0, layout);
+  CHECK(step_bytes(run, layout, framework).working - narrow == Approx(2 * block.total()));
 }
