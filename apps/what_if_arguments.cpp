@@ -37,7 +37,8 @@ class Reader {
     const auto factor = number_of(value);
     if (!factor || *factor <= 0)
       return wrong("--slow", text, "a factor above 0 is needed, as in --slow {}=2", name);
-    if (device) what_if.slow[*device] = *factor;
+    if (device && !what_if.slow.emplace(*device, *factor).second)
+      wrong("--slow", text, "{} has a factor already", name);
   }
 
   void read_stop(const std::string& text, WhatIf& what_if) {
@@ -45,7 +46,8 @@ class Reader {
     const auto device = device_of("--stop", text, name);
     const auto at = parse_seconds(value);
     if (!at) return wrong("--stop", text, "{}", at.error().text);
-    if (device) what_if.stops[*device] = *at;
+    if (device && !what_if.stops.emplace(*device, *at).second)
+      wrong("--stop", text, "{} stops at another time already", name);
   }
 
   void read_link(const std::string& text, WhatIf& what_if) {
@@ -65,7 +67,7 @@ class Reader {
     if (*from == *to) return wrong("--link", text, "both ends are the same device");
     change.from = DeviceId{*from};
     change.to = DeviceId{*to};
-    what_if.links.push_back(change);
+    add_link(text, change, what_if);
   }
 
   void check_jitter(double jitter) {
@@ -76,6 +78,26 @@ class Reader {
   const std::string& problems() const { return problems_; }
 
  private:
+  /// A link's changes are one: what several arguments say of it adds up.
+  void add_link(const std::string& text, const LinkChange& change, WhatIf& what_if) {
+    const auto known =
+        std::find_if(what_if.links.begin(), what_if.links.end(), [&](const LinkChange& other) {
+          return other.from == change.from && other.to == change.to;
+        });
+    if (known == what_if.links.end()) return what_if.links.push_back(change);
+    merge(text, "latency", change.latency, known->latency);
+    merge(text, "bandwidth", change.bandwidth, known->bandwidth);
+    merge(text, "loss", change.loss, known->loss);
+  }
+
+  void merge(const std::string& text,
+             const char* name,
+             const std::optional<double>& given,
+             std::optional<double>& known) {
+    if (given && known) wrong("--link", text, "this link has a {} already", name);
+    if (given) known = given;
+  }
+
   static std::pair<std::string, std::string> halves(const std::string& text) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos) return {text, ""};
@@ -102,6 +124,11 @@ class Reader {
     const std::string name = property.substr(0, colon);
     const std::string value = colon == std::string::npos ? "" : property.substr(colon + 1);
     const std::vector<std::string> known{"latency", "bandwidth", "loss"};
+    if ((name == "latency" && change.latency) || (name == "bandwidth" && change.bandwidth) ||
+        (name == "loss" && change.loss)) {
+      wrong("--link", text, "{} stands here twice", name);
+      return false;
+    }
     if (name == "latency") {
       const auto latency = parse_seconds(value);
       if (!latency) wrong("--link", text, "latency: {}", latency.error().text);
@@ -148,7 +175,7 @@ std::shared_ptr<WhatIfArguments> add_what_if_arguments(CLI::App& command) {
        "DEVICE=FACTOR");
   list("--link", arguments->links,
        "A directed link with other latency, bandwidth or loss (share of the attempts that are sent "
-       "again); may repeat",
+       "again); may repeat, for one link too",
        "A>B=latency:TIME,bandwidth:RATE,loss:SHARE");
   list("--stop", arguments->stops, "A device that stops at a time of the step; may repeat",
        "DEVICE=TIME");
@@ -181,7 +208,7 @@ std::vector<std::string> what_if_lines(const WhatIf& what_if, const ClusterSpec&
         fmt::format("{} to {}:", names[change.from.index()], names[change.to.index()]);
     if (change.latency) line += fmt::format(" latency {},", format_seconds(*change.latency));
     if (change.bandwidth) line += fmt::format(" bandwidth {},", rate_text(*change.bandwidth));
-    if (change.loss > 0) line += fmt::format(" {:g} of the attempts lost,", change.loss);
+    if (change.loss) line += fmt::format(" {:g} of the attempts lost,", *change.loss);
     line.pop_back();
     lines.push_back(line);
   }

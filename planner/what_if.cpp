@@ -40,7 +40,8 @@ std::vector<LaneChange> lane_changes(const Schedule& schedule, const WhatIf& wha
     const LinkLane& link = schedule.links[i];
     LaneChange& lane = lanes[schedule.devices.size() + i];
     for (const LinkChange& change : what_if.links)
-      if (change.from == link.from && change.to == link.to) lane.loss = change.loss;
+      if (change.from == link.from && change.to == link.to)
+        lane.loss = change.loss.value_or(lane.loss);
     // A device that has stopped neither sends nor receives.
     for (const DeviceId end : {link.from, link.to})
       lane.stops = std::min(lane.stops, lanes[end.index()].stops);

@@ -14,14 +14,15 @@
 
 namespace troupe {
 
-/// A directed link that is not as the cluster says. What is absent stays.
+/// A directed link that is not as the cluster says. What is absent stays; of several changes of one
+/// link each holds in what it says, the last one where they differ.
 struct LinkChange {
   DeviceId from, to;
   std::optional<Seconds> latency;
   std::optional<BytesPerSecond> bandwidth;
   /// Share of the attempts in which a tensor is lost or damaged and sent again, in [0, 1]; a link
   /// repeats three times at most (as devices/zmq_link does), then the transfer never ends.
-  double loss = 0;
+  std::optional<double> loss;
 };
 
 struct WhatIf {

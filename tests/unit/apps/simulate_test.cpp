@@ -126,6 +126,24 @@ TEST_CASE("simulate: what is wrong with a what-if is named with the nearest righ
                            "both ends are the same device", "loss must be from 0 to 1",
                            "bandwidth: ", "--stop slow=3: ", "--jitter 2: must be from 0 to 1"})
     CHECK(text.find(part) != std::string::npos);
+  WhatIfArguments twice;
+  twice.slow = {"slow=2", "slow=3"};
+  twice.stops = {"fast=1 s", "fast=2 s"};
+  twice.links = {"fast>slow=loss:0.5,loss:0.25", "slow>fast=loss:0.5", "slow>fast=loss:0.5"};
+  const auto contrary = read_what_if(twice, cluster);
+  REQUIRE_FALSE(contrary.ok());
+  CHECK(contrary.error().text ==
+        "--slow slow=3: slow has a factor already\n"
+        "--link fast>slow=loss:0.5,loss:0.25: loss stands here twice\n"
+        "--link slow>fast=loss:0.5: this link has a loss already\n"
+        "--stop fast=2 s: fast stops at another time already");
+  WhatIfArguments apart;
+  apart.links = {"fast>slow=loss:0.25", "fast>slow=latency:1 ms"};
+  const auto joined = read_what_if(apart, cluster);
+  REQUIRE(joined.ok());
+  REQUIRE(joined->links.size() == 1);
+  CHECK(joined->links[0].loss == 0.25);
+  CHECK(joined->links[0].latency == 1e-3);
   WhatIfArguments right;
   right.slow = {"slow=2.5"};
   right.links = {"fast>slow=latency:1 ms,bandwidth:2 GB/s,loss:0.25"};

@@ -114,3 +114,18 @@ TEST_CASE("changed links keep what was not changed") {
   CHECK(other.link(DeviceId{0}, DeviceId{1}).bandwidth == 100);
   CHECK(other.link(DeviceId{1}, DeviceId{0}).latency == 0.5);
 }
+
+TEST_CASE("several changes of one link add up") {
+  const Schedule schedule = pipeline(2, 16);
+  WhatIf what_if = lossy(0.5, 3);
+  const Seconds once = played(schedule, what_if).timeline.makespan();
+  REQUIRE(once > played(schedule, {}).timeline.makespan());
+  what_if.links.push_back({DeviceId{0}, DeviceId{1}, 1.0, {}, {}});
+  CHECK(played(schedule, what_if).timeline.makespan() == once);
+  ClusterSpec cluster;
+  cluster.devices.resize(2);
+  cluster.nodes.resize(1);
+  what_if.links.push_back({DeviceId{0}, DeviceId{1}, {}, 2e9, {}});
+  CHECK(changed(cluster, what_if).link(DeviceId{0}, DeviceId{1}).latency == 1.0);
+  CHECK(changed(cluster, what_if).link(DeviceId{0}, DeviceId{1}).bandwidth == 2e9);
+}
