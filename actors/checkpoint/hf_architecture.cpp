@@ -54,6 +54,40 @@ constexpr std::array readers{
     Reader{"stablelm", hf::stablelm},
 };
 
+/// Names that Hugging Face's configurations have for what lies between the products of a block.
+constexpr std::array<std::string_view, 25> activations{"gelu",
+                                                       "gelu_10",
+                                                       "gelu_accurate",
+                                                       "gelu_fast",
+                                                       "gelu_new",
+                                                       "gelu_python",
+                                                       "gelu_python_tanh",
+                                                       "gelu_pytorch_tanh",
+                                                       "geglu",
+                                                       "laplace",
+                                                       "leaky_relu",
+                                                       "linear",
+                                                       "mish",
+                                                       "prelu",
+                                                       "quick_gelu",
+                                                       "relu",
+                                                       "relu2",
+                                                       "relu6",
+                                                       "sigmoid",
+                                                       "silu",
+                                                       "swiglu",
+                                                       "swish",
+                                                       "tanh",
+                                                       "xielu",
+                                                       "relu_squared"};
+
+/// What holds for a file of any type.
+void check_common(HfKeys& keys) {
+  for (const char* key : {"hidden_act", "hidden_activation", "activation_function", "activation"})
+    keys.check_choice(key, activations);
+  keys.refuse_negative_sizes();
+}
+
 const Reader* reader_of(const json* type) {
   const auto found = std::find_if(readers.begin(), readers.end(), [type](const Reader& reader) {
     return type != nullptr && *type == reader.model_type;
@@ -95,6 +129,7 @@ Result<Architecture> architecture_from_hf_config(std::string_view text, std::str
     refuse_type(keys, type);
   else
     model = reader->read(keys);
+  check_common(keys);
   if (keys.problem()) return *keys.problem();
   if (const Status legal = validate(model); !legal.ok())
     return Error{ErrorCode::invalid_input, fmt::format("{}: {}", file, legal.error().text)};

@@ -1,4 +1,7 @@
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -36,17 +39,26 @@ void place_experts(HfKeys& keys, const char* key, Architecture& model, const Has
   if (blocks.size() == model.blocks) model.ffn_width = 0;
 }
 
+/// Experts that a token goes to: from one to all of them.
+void read_top_k(HfKeys& keys, ExpertShape& moe, std::optional<std::uint32_t> otherwise) {
+  constexpr const char* key = "num_experts_per_tok";
+  moe.top_k = keys.count(key, otherwise);
+  if (moe.top_k == 0 || moe.top_k > moe.experts)
+    keys.refuse(key, fmt::format("is {}, and there are {} experts; from 1 to {}", moe.top_k,
+                                 moe.experts, moe.experts));
+}
+
 /// Experts in every block; intermediate_size is theirs.
 void experts_everywhere(HfKeys& keys, Architecture& model, const char* count, std::uint32_t top_k) {
   model.moe.experts = keys.count(count);
-  model.moe.top_k = keys.count("num_experts_per_tok", top_k);
+  read_top_k(keys, model.moe, top_k);
   model.moe.ffn_width = std::exchange(model.ffn_width, 0);
 }
 
 /// Experts in every decoder_sparse_step-th block but those of mlp_only_layers.
 void qwen_experts(HfKeys& keys, Architecture& model, std::uint32_t top_k) {
   model.moe.experts = keys.count("num_experts");
-  model.moe.top_k = keys.count("num_experts_per_tok", top_k);
+  read_top_k(keys, model.moe, top_k);
   model.moe.ffn_width = keys.count("moe_intermediate_size");
   model.moe.shared_ffn_width = keys.count("shared_expert_intermediate_size", 0);
   model.moe.shared_experts = model.moe.shared_ffn_width > 0 ? 1 : 0;
@@ -55,6 +67,11 @@ void qwen_experts(HfKeys& keys, Architecture& model, std::uint32_t top_k) {
   const json* const dense = keys.find("mlp_only_layers");
   if (dense != nullptr && !dense->is_array())
     return keys.refuse("mlp_only_layers", "must be a list of blocks");
+  for (const json& block : dense == nullptr ? json::array() : *dense)
+    if (!block.is_number_unsigned() || block.get<std::uint64_t>() >= model.blocks)
+      return keys.refuse("mlp_only_layers",
+                         fmt::format("holds {}; the blocks are 0 to {}", printable(block.dump()),
+                                     std::max(model.blocks, 1U) - 1));
   if (step == 0) return keys.refuse("decoder_sparse_step", "is 0; 1 puts experts everywhere");
   place_experts(
       keys, dense == nullptr || dense->empty() ? "decoder_sparse_step" : "mlp_only_layers", model,
@@ -67,13 +84,17 @@ void qwen_experts(HfKeys& keys, Architecture& model, std::uint32_t top_k) {
 /// Experts after first_k_dense_replace blocks, in those whose number moe_layer_freq divides.
 void deepseek_experts(HfKeys& keys, Architecture& model) {
   ExpertShape& moe = model.moe;
-  moe.experts = keys.count("n_routed_experts", 0);
-  if (moe.experts == 0) return;
-  moe.top_k = keys.count("num_experts_per_tok");
+  if (!keys.has("n_routed_experts")) return;  // a dense model
+  moe.experts = keys.count("n_routed_experts");
+  read_top_k(keys, moe, std::nullopt);
   moe.ffn_width = keys.count("moe_intermediate_size");
   moe.shared_experts = keys.count("n_shared_experts", 0);
   moe.shared_ffn_width = product(moe.shared_experts, moe.ffn_width);
   const std::uint32_t first = keys.count("first_k_dense_replace", 0);
+  if (first > model.blocks)
+    return keys.refuse("first_k_dense_replace",
+                       fmt::format("is {}, and there are {} blocks; at most {}", first,
+                                   model.blocks, model.blocks));
   const std::uint32_t every = keys.count("moe_layer_freq", 1);
   if (every == 0) return keys.refuse("moe_layer_freq", "is 0; 1 puts experts everywhere");
   place_experts(keys, "moe_layer_freq", model,

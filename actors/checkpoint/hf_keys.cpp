@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
+
+#include "planner/nearest.h"
 
 namespace troupe {
 
@@ -27,6 +31,8 @@ std::uint32_t HfKeys::count(const char* key, std::optional<std::uint32_t> otherw
     refuse(key, "must be a whole number below 2^32, is " + shown(*value));
     return 0;
   }
+  // What has no default is a size, and none is nothing.
+  if (!otherwise && value->get<std::uint32_t>() == 0) refuse(key, "is 0; at least 1 is needed");
   return value->get<std::uint32_t>();
 }
 
@@ -57,6 +63,29 @@ const json* HfKeys::find(const char* key) const {
 void HfKeys::refuse(const char* key, const std::string& why) {
   if (!problem_)
     problem_ = Error{ErrorCode::invalid_input, fmt::format("{}: \"{}\" {}", file_, key, why)};
+}
+
+void HfKeys::check_choice(const char* key, std::span<const std::string_view> known) {
+  const json* const value = find(key);
+  if (value == nullptr) return;
+  if (!value->is_string()) return refuse(key, "must be text, is " + shown(*value));
+  const std::string written = value->get<std::string>();
+  if (std::find(known.begin(), known.end(), written) != known.end()) return;
+  refuse(key, fmt::format("is \"{}\", which is not known; {}", printable(written),
+                          near_names_text(written, {known.begin(), known.end()})));
+}
+
+void HfKeys::refuse_negative_sizes() {
+  constexpr std::string_view ends[]{"_size",  "_dim",     "_rank",      "_layers",    "_heads",
+                                    "_width", "_experts", "_positions", "_embeddings"};
+  for (const auto& [key, value] : object_.items()) {
+    const auto is_end = [&key = key](std::string_view end) {
+      return key.size() >= end.size() && key.compare(key.size() - end.size(), end.size(), end) == 0;
+    };
+    if (value.is_number() && value.get<double>() < 0 &&
+        std::any_of(std::begin(ends), std::end(ends), is_end))
+      refuse(key.c_str(), fmt::format("is {}; a size is at least 0", shown(value)));
+  }
 }
 
 void HfKeys::adopt_problem(const HfKeys& other) {

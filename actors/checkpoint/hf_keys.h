@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,7 @@ class HfKeys {
  public:
   HfKeys(const nlohmann::json& object, std::string_view file) : object_(object), file_(file) {}
 
+  /// Without a default it has to be there, and above 0.
   std::uint32_t count(const char* key, std::optional<std::uint32_t> otherwise = std::nullopt);
   double number(const char* key, double otherwise);
   bool flag(const char* key, bool otherwise);
@@ -29,6 +31,11 @@ class HfKeys {
     if (value != nullptr && *value != only) refuse_other(key, *value, nlohmann::json(only));
   }
   void require_absent(const char* key);
+  /// Refuses what is not among these (absent is right), with the nearest one.
+  void check_choice(const char* key, std::span<const std::string_view> known);
+  /// Refuses sizes and counts below 0, by the end of their names, whether anybody reads them or
+  /// not.
+  void refuse_negative_sizes();
 
   const nlohmann::json* find(const char* key) const;
   bool has(const char* key) const { return find(key) != nullptr; }

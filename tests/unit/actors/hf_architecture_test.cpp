@@ -77,9 +77,14 @@ TEST_CASE("sizes have to be there, whole and possible") {
   CHECK(refusal_of(file) == "c.json: \"hidden_size\" is missing");
   CHECK(refusal_of(file_of("llama", {{"hidden_size", 8.5}})) ==
         "c.json: \"hidden_size\" must be a whole number below 2^32, is 8.5");
-  CHECK(
-      refusal_of(file_of("llama", {{"num_attention_heads", 0}})).find("c.json: model.heads = 0") ==
-      0);
+  for (const char* key : {"num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size"})
+    CHECK(refusal_of(file_of("llama", {{key, 0}})) ==
+          "c.json: \"" + std::string(key) + "\" is 0; at least 1 is needed");
+  // Nobody reads these in a Llama file; no file has them below 0.
+  for (const char* key : {"moe_intermediate_size", "v_head_dim", "num_local_experts"})
+    CHECK(refusal_of(file_of("llama", {{key, -3}})) ==
+          "c.json: \"" + std::string(key) + "\" is -3; a size is at least 0");
+  CHECK(refusal_of(file_of("llama", {{"pad_token_id", -1}})) == "holds");
   CHECK(refusal_of(file_of("llama", {{"num_key_value_heads", 3}})).find("c.json: model.kv_heads") ==
         0);
   CHECK(refusal_of(file_of("llama", {{"tie_word_embeddings", 1}})) ==
@@ -127,6 +132,33 @@ TEST_CASE("experts stand where the file's rule puts them") {
   CHECK(refusal_of(experts({{"decoder_sparse_step", 0}})).find("\"decoder_sparse_step\" is 0") !=
         std::string::npos);
   CHECK(refusal_of(experts({{"mlp_only_layers", 3}})).find("must be a list") != std::string::npos);
+}
+
+TEST_CASE("experts that cannot be are refused by their key") {
+  CHECK(refusal_of(experts({{"num_experts", 0}})) ==
+        "c.json: \"num_experts\" is 0; at least 1 is needed");
+  CHECK(refusal_of(file_of("mixtral", {{"num_local_experts", 0}})) ==
+        "c.json: \"num_local_experts\" is 0; at least 1 is needed");
+  CHECK(refusal_of(routed({{"n_routed_experts", 0}})) ==
+        "c.json: \"n_routed_experts\" is 0; at least 1 is needed");
+  CHECK(refusal_of(experts({{"num_experts_per_tok", 5}})) ==
+        "c.json: \"num_experts_per_tok\" is 5, and there are 4 experts; from 1 to 4");
+  CHECK(refusal_of(routed({{"first_k_dense_replace", 5}})) ==
+        "c.json: \"first_k_dense_replace\" is 5, and there are 4 blocks; at most 4");
+  for (const json& block : {json(4), json(-1), json(true), json(0.5)})
+    CHECK(refusal_of(experts({{"mlp_only_layers", {block}}})) ==
+          "c.json: \"mlp_only_layers\" holds " + block.dump() + "; the blocks are 0 to 3");
+}
+
+TEST_CASE("activations are known ones") {
+  for (const char* key : {"hidden_act", "hidden_activation", "activation_function"}) {
+    CHECK(refusal_of(file_of("llama", {{key, "silu"}})) == "holds");
+    CHECK(refusal_of(file_of("llama", {{key, "sillu"}}))
+              .find("c.json: \"" + std::string(key) +
+                    "\" is \"sillu\", which is not known; nearest legal value") == 0);
+    CHECK(refusal_of(file_of("llama", {{key, 7}})) ==
+          "c.json: \"" + std::string(key) + "\" must be text, is 7");
+  }
 }
 
 TEST_CASE("what an architecture cannot say is refused by its key") {
