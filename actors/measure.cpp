@@ -1,9 +1,12 @@
 #include "actors/measure.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <vector>
 
 #include "devices/timing.h"
@@ -53,8 +56,17 @@ struct LayerBench {
   }
 };
 
-LayerSeconds median_of(std::vector<std::array<Seconds, 5>> runs) {
+/// One layer kind as it was measured.
+struct Timing {
+  LayerSeconds middle;
+  bool unsteady = false;
+};
+
+Timing timing_of(std::vector<std::array<Seconds, 5>> runs) {
   runs.erase(runs.begin());
+  std::vector<Seconds> whole;
+  for (const auto& run : runs) whole.push_back(std::accumulate(run.begin(), run.end(), 0.0));
+  std::sort(whole.begin(), whole.end());
   std::array<Seconds, 5> middle{};
   for (std::size_t i = 0; i < middle.size(); ++i) {
     std::vector<Seconds> one;
@@ -62,7 +74,7 @@ LayerSeconds median_of(std::vector<std::array<Seconds, 5>> runs) {
     std::sort(one.begin(), one.end());
     middle[i] = median(one);
   }
-  return {middle[0], middle[1], middle[2], middle[3], middle[4]};
+  return {{middle[0], middle[1], middle[2], middle[3], middle[4]}, is_unsteady(whole)};
 }
 
 /// Any values do: no time depends on them. Drawing them would take longer than measuring.
@@ -75,10 +87,11 @@ void fill_parameters(Stage& stage, Stream& stream) {
   stage.weights_changed(stream);
 }
 
-Result<LayerSeconds> measure_layer(Device& device,
-                                   const ModelSpec& model,
-                                   const StepShape& shape,
-                                   std::uint32_t layer) {
+Result<Timing> measure_layer(Device& device,
+                             const ModelSpec& model,
+                             const StepShape& shape,
+                             std::uint32_t layer,
+                             Seconds limit) {
   LayerBench bench(model, shape);
   StageSpec spec;
   spec.model = model;
@@ -103,7 +116,7 @@ Result<LayerSeconds> measure_layer(Device& device,
   const Tensor gradient_out = first ? Tensor{} : boundary(bench.input_gradient);
   std::vector<std::array<Seconds, 5>> runs;
   Seconds spent = 0;
-  while (runs.size() < most_runs && (runs.size() < least_runs || spent < time_limit)) {
+  while (runs.size() < most_runs && (runs.size() < least_runs || spent < limit)) {
     const std::uint64_t step = runs.size() + 1;
     std::array<Seconds, 5> run{};
     (void)timed(device,
@@ -120,7 +133,12 @@ Result<LayerSeconds> measure_layer(Device& device,
     for (const Seconds one : run) spent += one;
     runs.push_back(run);
   }
-  return median_of(std::move(runs));
+  return timing_of(std::move(runs));
+}
+
+Result<std::unique_ptr<Device>> open_without_cap(DeviceSpec spec) {
+  spec.memory = measuring_memory;
+  return open_device(spec, {});
 }
 
 }  // namespace
@@ -140,21 +158,41 @@ MeasuringSize measuring_size(const ModelSpec& model, const StepShape& shape, Lay
 Result<std::map<LayerKind, LayerSeconds>> measure_layers(const DeviceSpec& spec,
                                                          const ModelSpec& model,
                                                          const StepShape& shape) {
-  DeviceSpec free_spec = spec;
-  free_spec.memory = measuring_memory;
-  auto device = open_device(free_spec, {});
+  auto device = open_without_cap(spec);
   if (!device) return device.error();
   const ModelProfile wanted = profile_model(model, shape);
   std::map<LayerKind, LayerSeconds> measured;
   for (const std::uint32_t layer : {0U, 1U, layer_count(model) - 1}) {
     const LayerKind kind = layer_kind(model, layer);
     const MeasuringSize size = measuring_size(model, shape, kind);
-    const auto seconds = measure_layer(**device, size.model, size.shape, layer);
+    const auto seconds = measure_layer(**device, size.model, size.shape, layer, time_limit);
     if (!seconds) return seconds.error();
-    measured[kind] =
-        carried_over(*seconds, profile_model(size.model, size.shape).of(kind), wanted.of(kind));
+    measured[kind] = carried_over(seconds->middle, profile_model(size.model, size.shape).of(kind),
+                                  wanted.of(kind));
   }
   return measured;
+}
+
+Result<std::vector<LayerRatio>> measure_layer_ratios(const DeviceSpec& spec,
+                                                     const ModelSpec& model,
+                                                     const StepShape& shape,
+                                                     Seconds budget,
+                                                     std::vector<std::string>& unsteady) {
+  auto device = open_without_cap(spec);
+  if (!device) return device.error();
+  std::vector<LayerRatio> ratios;
+  for (const std::uint32_t layer : {0U, 1U, layer_count(model) - 1}) {
+    const LayerKind kind = layer_kind(model, layer);
+    const MeasuringSize at = measuring_size(model, shape, kind);
+    const auto timing = measure_layer(**device, at.model, at.shape, layer, budget / 3);
+    if (!timing) return timing.error();
+    ratios.push_back(ratio_of(size_of(model, shape, kind), timing->middle,
+                              profile_model(at.model, at.shape).of(kind), spec.rates));
+    if (timing->unsteady)
+      unsteady.push_back(fmt::format("{} of width {} in {}", to_string(kind), model.width,
+                                     to_string(shape.compute)));
+  }
+  return ratios;
 }
 
 Result<MeasuredDevices> measure_devices(const RunSpec& spec,

@@ -8,6 +8,7 @@
 #include "actors/run_spec_json.h"
 #include "devices/device.h"
 #include "planner/cost.h"
+#include "planner/layer_ratios.h"
 #include "planner/model.h"
 #include "planner/plan.h"
 
@@ -28,6 +29,15 @@ MeasuringSize measuring_size(const ModelSpec& model, const StepShape& shape, Lay
 Result<std::map<LayerKind, LayerSeconds>> measure_layers(const DeviceSpec& spec,
                                                          const ModelSpec& model,
                                                          const StepShape& shape);
+
+/// The same as ratios to the rates of `spec`, at the sizes that stand for the run's, in about
+/// `budget` seconds: at least three runs each. Kinds with unsteady times (is_unsteady) go to
+/// `unsteady` by name.
+Result<std::vector<LayerRatio>> measure_layer_ratios(const DeviceSpec& spec,
+                                                     const ModelSpec& model,
+                                                     const StepShape& shape,
+                                                     Seconds budget,
+                                                     std::vector<std::string>& unsteady);
 
 /// Those CPU devices of the run that are `wanted` and have no times yet. Devices with the same
 /// number of threads are alike.

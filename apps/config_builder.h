@@ -48,6 +48,7 @@ class ConfigBuilder {
   void load_profile();
   std::optional<std::string> read_named_file(ConfigNode& node, const std::string& key);
   void take_profiled_rates(const ConfigReader& table, DeviceSpec& device);
+  void price_profiled_layers();
   void build_nodes();
   void build_device(const ConfigReader& table, ConfigNode& node, NodeId owner);
   void play_catalogue_row(const ConfigReader& table, ConfigNode& node, DeviceSpec& device);

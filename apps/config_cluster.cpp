@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "apps/config_builder.h"
+#include "kernels/stage.h"
 
 namespace troupe {
 namespace {
@@ -86,6 +87,21 @@ void ConfigBuilder::take_profiled_rates(const ConfigReader& table, DeviceSpec& d
       fmt::format("{}: {} has no row for a processor with {} threads; device \"{}\" is measured at "
                   "the start instead",
                   to_string(table.at("threads")), profile_name_, device.threads, device.name));
+}
+
+/// Layers of the run's model on profiled devices, by the layers that were measured. Needs a model
+/// and a step's shape that hold.
+void ConfigBuilder::price_profiled_layers() {
+  if (!profile_ || !problems_.empty()) return;
+  std::optional<ModelProfile> layers;
+  for (DeviceSpec& device : spec_.cluster.devices) {
+    const ProfiledCpu* row = profile_->cpu(device.threads);
+    if (device.kind != DeviceKind::cpu || row == nullptr || row->layers.empty()) continue;
+    if (!layers) layers = profile_model(spec_.model, spec_.shape);
+    for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
+      device.measured[kind] = seconds_by_ratios(
+          row->layers, size_of(spec_.model, spec_.shape, kind), layers->of(kind), device.rates);
+  }
 }
 
 void ConfigBuilder::build_nodes() {

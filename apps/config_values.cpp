@@ -69,6 +69,7 @@ RunSpec ConfigBuilder::build() {
   build_nodes();
   build_links();
   build_plan();
+  price_profiled_layers();
   return spec_;
 }
 

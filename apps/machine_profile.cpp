@@ -41,9 +41,36 @@ constexpr std::array disk_figures{
     Figure<ProfiledDisk>{"write_gbs", 1e9, [](ProfiledDisk& row) { return &row.write; }},
     Figure<ProfiledDisk>{"latency_us", 1e-6, [](ProfiledDisk& row) { return &row.read_latency; }}};
 
+constexpr std::array layer_figures{
+    Figure<LayerRatio>{"forward_x", 1, [](LayerRatio& row) { return &row.ratio.forward; }},
+    Figure<LayerRatio>{"backward_input_x", 1,
+                       [](LayerRatio& row) { return &row.ratio.backward_input; }},
+    Figure<LayerRatio>{"backward_weight_x", 1,
+                       [](LayerRatio& row) { return &row.ratio.backward_weight; }},
+    Figure<LayerRatio>{"norm_x", 1, [](LayerRatio& row) { return &row.ratio.norm; }},
+    Figure<LayerRatio>{"update_x", 1, [](LayerRatio& row) { return &row.ratio.update; }}};
+
+/// A whole number of a layer's size.
+struct SizeFigure {
+  const char* key;
+  std::uint32_t LayerSize::*at;
+};
+constexpr SizeFigure size_figures[]{{"width", &LayerSize::width},
+                                    {"tokens", &LayerSize::tokens},
+                                    {"sequence", &LayerSize::sequence},
+                                    {"vocabulary", &LayerSize::vocabulary}};
+constexpr std::array layer_kinds{LayerKind::embedding, LayerKind::block, LayerKind::head};
+constexpr std::array layer_types{DType::f32, DType::bf16};
+constexpr std::array layer_families{ModelFamily::gpt2, ModelFamily::llama};
+
+std::string_view to_string(ModelFamily family) {
+  return family == ModelFamily::gpt2 ? "gpt2" : "llama";
+}
+
 constexpr const char* cpu_kind = "cpu";
 constexpr const char* link_kind = "link";
 constexpr const char* disk_kind = "disk";
+constexpr const char* layer_kind_of_row = "layer";
 
 template <class Row, std::size_t n>
 nlohmann::ordered_json row_json(const Row& row,
@@ -62,6 +89,18 @@ nlohmann::ordered_json row_json(const Row& row,
   return out;
 }
 
+nlohmann::ordered_json layer_json(const LayerRatio& row, std::uint32_t threads) {
+  nlohmann::ordered_json out;
+  out["threads"] = threads;
+  out["kind"] = troupe::to_string(row.size.kind);
+  out["compute"] = troupe::to_string(row.size.compute);
+  out["family"] = to_string(row.size.family);
+  for (const SizeFigure& figure : size_figures) out[figure.key] = row.size.*figure.at;
+  LayerRatio copy = row;
+  for (const auto& figure : layer_figures) out[figure.key] = *figure.at(copy) / figure.per_unit;
+  return out;
+}
+
 nlohmann::ordered_json rows_json(const MachineProfile& profile) {
   nlohmann::ordered_json out;
   for (const ProfiledCpu& row : profile.cpus)
@@ -70,6 +109,10 @@ nlohmann::ordered_json rows_json(const MachineProfile& profile) {
     out[link_kind][row.id] = row_json(row, link_figures, profile.source);
   for (const ProfiledDisk& row : profile.disks)
     out[disk_kind][row.id] = row_json(row, disk_figures, profile.source);
+  for (const ProfiledCpu& cpu : profile.cpus)
+    for (std::size_t i = 0; i < cpu.layers.size(); ++i)
+      out[layer_kind_of_row][fmt::format("{}_{}", cpu.id, i + 1)] =
+          layer_json(cpu.layers[i], cpu.threads);
   return out;
 }
 
@@ -114,6 +157,29 @@ class RowReader {
                                                  id_, key, node->number, most)});
     return is_number ? node->number : 0;
   }
+  std::uint32_t whole(const char* key, double most) {
+    const double value = number(key, most);
+    const ConfigNode* node = row_.find(key);
+    if (node != nullptr && node->kind == ConfigNode::Kind::number)
+      problems_.push_back({node->at, fmt::format("{}.{} = {} must be a whole number; nearest: {}",
+                                                 id_, key, value, std::llround(value))});
+    return static_cast<std::uint32_t>(value);
+  }
+  /// One of these, by its name.
+  template <class Value, std::size_t n, class Name>
+  Value choice(const char* key, const std::array<Value, n>& values, const Name& name_of) {
+    const std::string given = text(key);
+    std::vector<std::string> names;
+    for (const Value value : values) {
+      if (name_of(value) == given) return value;
+      names.emplace_back(name_of(value));
+    }
+    const ConfigNode* node = row_.find(key);
+    problems_.push_back({node != nullptr ? node->at : row_.at,
+                         fmt::format("{}.{} is \"{}\"; nearest legal value: \"{}\"", id_, key,
+                                     given, nearest_of_all(given, names))});
+    return values[0];
+  }
   template <class Row, std::size_t n>
   void figures(Row& row, const std::array<Figure<Row>, n>& list) {
     for (const Figure<Row>& figure : list) *figure.at(row) = number(figure.key) * figure.per_unit;
@@ -134,17 +200,47 @@ class RowReader {
   std::vector<std::string> known_;
 };
 
+/// A layer goes to the processor with as many threads, which stands further up.
+void read_layer(RowReader& reader,
+                const ConfigNode::Entry& entry,
+                MachineProfile& profile,
+                std::vector<ConfigProblem>& problems) {
+  constexpr double most = 4294967295.0;
+  LayerRatio row;
+  const std::uint32_t threads = reader.whole("threads", 1024);
+  row.size.kind =
+      reader.choice("kind", layer_kinds, [](LayerKind kind) { return troupe::to_string(kind); });
+  row.size.compute =
+      reader.choice("compute", layer_types, [](DType type) { return troupe::to_string(type); });
+  row.size.family =
+      reader.choice("family", layer_families, [](ModelFamily family) { return to_string(family); });
+  for (const SizeFigure& figure : size_figures)
+    row.size.*figure.at = reader.whole(figure.key, most);
+  reader.figures(row, layer_figures);
+  const auto cpu = std::find_if(profile.cpus.begin(), profile.cpus.end(),
+                                [&](const ProfiledCpu& one) { return one.threads == threads; });
+  if (cpu != profile.cpus.end()) return cpu->layers.push_back(row);
+  problems.push_back(
+      {entry.key_at, fmt::format("layer.{}: no [cpu.id] above it has threads = {}; measure again "
+                                 "with troupe profile",
+                                 entry.key, threads)});
+}
+
 void read_row(const std::string& kind,
               const ConfigNode::Entry& entry,
               MachineProfile& profile,
               std::vector<ConfigProblem>& problems) {
   RowReader reader(kind, entry, problems);
+  if (kind == layer_kind_of_row) {
+    read_layer(reader, entry, profile, problems);
+    return reader.refuse_others();
+  }
   const std::string name = reader.text("name");
   (void)reader.text("certainty");
   profile.source = reader.text("source");
   if (kind == cpu_kind) {
-    ProfiledCpu row{entry.key, name, 1, 0, {}};
-    row.threads = static_cast<std::uint32_t>(reader.number("threads", 1024));
+    ProfiledCpu row{entry.key, name, 1, 0, {}, {}};
+    row.threads = reader.whole("threads", 1024);
     row.memory = static_cast<Bytes>(std::llround(reader.number("mem_gb") * 1e9));
     reader.figures(row, cpu_figures);
     row.reached.rates.matmul_f32 = row.reached.f32.large;
@@ -181,7 +277,9 @@ std::string to_toml(const MachineProfile& profile) {
   std::string out =
       "# Measured by troupe profile; a configuration uses it with [cluster] profile = \"FILE\".\n"
       "# Rates are what was reached, not peaks: medians of short runs. small: 64 x 64 by 64 x 64,\n"
-      "# thin: 8 x 768 by 768 x 768, else 512 x 512 by 512 x 768 matrix products.\n";
+      "# thin: 8 x 768 by 768 x 768, else 512 x 512 by 512 x 768 matrix products. [layer] rows: "
+      "how\n"
+      "# many times as long as by these rates (planner/cost.h) the actions of whole layers took.\n";
   const nlohmann::ordered_json rows = rows_json(profile);
   for (const auto& [kind, of_kind] : rows.items())
     for (const auto& [id, row] : of_kind.items()) {
@@ -203,7 +301,7 @@ MachineProfile parse_machine_profile(std::string_view text,
                                      std::vector<ConfigProblem>& problems) {
   MachineProfile profile;
   const ConfigNode root = parse_config_tree(text, name, problems);
-  const std::vector<std::string> kinds{cpu_kind, link_kind, disk_kind};
+  const std::vector<std::string> kinds{cpu_kind, link_kind, disk_kind, layer_kind_of_row};
   for (const ConfigNode::Entry& kind : root.entries) {
     if (std::find(kinds.begin(), kinds.end(), kind.key) == kinds.end()) {
       const std::string near = nearest_of_all(kind.key, kinds);

@@ -1,6 +1,7 @@
 /// What `troupe profile` measured, and its file: TOML in the form of the device catalogue, with
 /// processors as [cpu.id], links as [link.id] and disks as [disk.id]. A configuration names it with
-/// [cluster] profile.
+/// [cluster] profile. Layers that were measured are [layer.id]: how many times as long as by the
+/// rates each action took.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "apps/config_tree.h"
 #include "kernels/probe_kernels.h"
 #include "planner/cluster.h"
+#include "planner/layer_ratios.h"
 
 namespace troupe {
 
@@ -22,6 +24,8 @@ struct ProfiledCpu {
   std::uint32_t threads = 1;
   Bytes memory = 0;  ///< of the machine
   kernels::KernelRates reached;
+  /// What the rates do not know of layers, by size; empty: plans go by the rates alone.
+  std::vector<LayerRatio> layers;
 };
 
 struct ProfiledLink {

@@ -20,9 +20,11 @@ std::string sources_text(const ClusterSpec& cluster) {
   std::vector<std::pair<std::string, std::string>> names_by_source;  // in order of first device
   for (const DeviceSpec& device : cluster.devices) {
     const std::string source =
-        !device.measured.empty() ? "measured just now, an embedding, a block and a head"
+        device.kind == DeviceKind::cpu && device.rates_from.empty()
+            ? "measured just now, an embedding, a block and a head"
         : device.kind == DeviceKind::cpu
-            ? fmt::format("rates measured by troupe profile ({})", device.rates_from)
+            ? fmt::format("{} measured by troupe profile ({})",
+                          device.measured.empty() ? "rates" : "rates and layers", device.rates_from)
             : fmt::format("from the catalogue's rates ({})", device.rates_from);
     const auto known = std::find_if(names_by_source.begin(), names_by_source.end(),
                                     [&](const auto& one) { return one.first == source; });

@@ -1,5 +1,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -16,10 +17,12 @@
 #include "actors/launch.h"
 #include "apps/config_arguments.h"
 #include "apps/machine_profile.h"
+#include "apps/profile_layers.h"
 #include "apps/table.h"
 #include "devices/compute_pool.h"
 #include "devices/probe_disk.h"
 #include "devices/probe_link.h"
+#include "devices/threads.h"
 #include "kernels/probe_kernels.h"
 
 namespace troupe {
@@ -41,6 +44,7 @@ struct ProfileArguments {
 struct Wanted {
   std::vector<std::uint32_t> threads;
   std::vector<std::string> left_out;  ///< why, one a line
+  std::optional<LayerCase> own;       ///< what the configuration trains
 };
 
 std::uint32_t core_count() {
@@ -73,6 +77,7 @@ Wanted wanted_of(const RunSpec& spec) {
       counts.insert(device.threads);
   }
   wanted.threads.assign(counts.begin(), counts.end());
+  wanted.own = LayerCase{spec.model, spec.shape};
   return wanted;
 }
 
@@ -116,35 +121,79 @@ class Steps {
   const Console& console_;
 };
 
+/// The processor with so many threads: its rates in a third of the time, layers in the rest.
+Result<ProfiledCpu> measure_cpu(std::uint32_t threads,
+                                const std::optional<LayerCase>& own,
+                                Seconds share,
+                                const std::string& text,
+                                std::vector<std::string>& unsteady,
+                                const Console& console) {
+  ProfiledCpu row;
+  row.id = fmt::format("threads_{}", threads);
+  row.name = processor_name();
+  row.threads = threads;
+  row.memory = machine_memory();
+  const Seconds begin = monotonic_seconds();
+  std::vector<std::string> names;
+  {
+    ComputePool pool(threads);
+    Stream stream(Stream::Body::fast, &pool);
+    row.reached = kernels::measure_kernels(stream, share / 3, &names);
+  }
+  auto layers =
+      measure_profile_layers(threads, row.reached.rates, own, begin + share - monotonic_seconds());
+  if (!layers) return layers.error();
+  row.layers = std::move(layers->ratios);
+  if (layers->left_out > 0)
+    console.err << fmt::format(
+        "{}: {} of {} models' layers left out, for which there was no time; --budget gives more\n",
+        text, layers->left_out, reference_layers().size());
+  names.insert(names.end(), layers->unsteady.begin(), layers->unsteady.end());
+  for (const std::string& name : names) unsteady.push_back(fmt::format("{} ({})", name, text));
+  return row;
+}
+
+/// What was measured while something else ran is not what the machine can do.
+void warn_of_unsteady(const std::vector<std::string>& unsteady, const Console& console) {
+  if (unsteady.empty()) return;
+  constexpr std::size_t most = 4;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(most, unsteady.size()); ++i)
+    names += (i == 0 ? "" : ", ") + unsteady[i];
+  if (unsteady.size() > most) names += fmt::format(" and {} more", unsteady.size() - most);
+  console.err << fmt::format(
+      "warning: repeated measurements differ by more than 20 %: {}; plans from this profile may be "
+      "as far off: measure again when nothing else runs\n",
+      names);
+}
+
 Result<MachineProfile> measure(const Wanted& wanted,
                                const ProfileArguments& arguments,
                                Seconds budget,
                                Bytes disk_bytes,
                                const Console& console) {
   const std::size_t parts = wanted.threads.size() + 2 + arguments.disks.size();
-  // Disks take as long as their bytes do.
-  const Seconds share = budget / static_cast<double>(wanted.threads.size() + 2);
+  // Links are measured soon; disks take as long as their bytes do.
+  const bool any = !wanted.threads.empty();
+  const Seconds link_share = budget / (any ? 10 : 2);
+  const Seconds cpu_share =
+      any ? 0.8 * budget / static_cast<double>(wanted.threads.size()) : Seconds{0};
   Steps steps(parts, arguments.quiet, console);
   MachineProfile profile;
   profile.source = source_text();
+  std::vector<std::string> unsteady;
   for (const std::uint32_t threads : wanted.threads) {
     const std::string text = fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");
-    steps.begin(fmt::format("processor, {}: matrix products, memory, op launch", text));
-    ComputePool pool(threads);
-    Stream stream(Stream::Body::fast, &pool);
-    ProfiledCpu row;
-    row.id = fmt::format("threads_{}", threads);
-    row.name = processor_name();
-    row.threads = threads;
-    row.memory = machine_memory();
-    row.reached = kernels::measure_kernels(stream, share);
-    profile.cpus.push_back(std::move(row));
+    steps.begin(fmt::format("processor, {}: matrix products, memory, op launch, layers", text));
+    const auto row = measure_cpu(threads, wanted.own, cpu_share, text, unsteady, console);
+    if (!row) return row.error();
+    profile.cpus.push_back(*row);
   }
   steps.begin("link between devices of one process: copies");
   profile.links.push_back(
-      {"in_process", "copies within a process", measure_in_process_link(share)});
+      {"in_process", "copies within a process", measure_in_process_link(link_share)});
   steps.begin("link between processes: ZeroMQ over loopback");
-  const auto loopback = measure_loopback_link(share);
+  const auto loopback = measure_loopback_link(link_share);
   if (!loopback) return loopback.error();
   profile.links.push_back({"between_processes", "ZeroMQ over loopback", *loopback});
   for (const std::string& folder : arguments.disks) {
@@ -162,6 +211,7 @@ Result<MachineProfile> measure(const Wanted& wanted,
                              fs::absolute(folder, failure).lexically_normal().string(), disk->read,
                              disk->write, disk->read_latency});
   }
+  warn_of_unsteady(unsteady, console);
   return profile;
 }
 
@@ -196,6 +246,18 @@ Result<Checked> check(const ProfileArguments& arguments) {
   return Checked{*budget, *bytes};
 }
 
+/// Three runs of everything take about this long; a budget is held, or refused.
+Status check_budget(Seconds budget, const Wanted& wanted) {
+  constexpr Seconds each = 0.5, links = 0.1;
+  const Seconds least = links + each * static_cast<double>(wanted.threads.size());
+  if (budget >= least) return {};
+  return Error{
+      ErrorCode::invalid_input,
+      fmt::format("--budget {}: {} processors by threads and 2 links take longer; at least "
+                  "{}",
+                  format_seconds(budget), wanted.threads.size(), format_seconds(least))};
+}
+
 Status save(const std::string& path, const std::string& text) {
   // A name that nobody else has: what lies beside the file is not ours to remove.
   const fs::path fresh = fmt::format("{}.{}.writing", path, ::getpid());
@@ -204,6 +266,13 @@ Status save(const std::string& path, const std::string& text) {
     fs::remove(fresh, ignored);
     return written.error();
   }
+  // As any file that a program writes, and as the one that it replaces.
+  std::error_code failure;
+  const fs::file_status there = fs::status(path, failure);
+  const ::mode_t kept_back = ::umask(022);
+  ::umask(kept_back);
+  fs::permissions(fresh, fs::exists(there) ? there.permissions() : fs::perms{0666U & ~kept_back},
+                  failure);
   return rename_durably(fresh, path);
 }
 
@@ -245,7 +314,7 @@ ExitCode profile(const ConfigArguments& config,
                  const Console& console) {
   const auto checked = check(arguments);
   if (!checked) return report_error(checked.error(), console);
-  Wanted wanted{usual_threads(), {}};
+  Wanted wanted{usual_threads(), {}, {}};
   if (!config.file.empty()) {
     const auto loaded = load(config, console);
     if (!loaded) return report_error(loaded.error(), console);
@@ -255,6 +324,8 @@ ExitCode profile(const ConfigArguments& config,
                         console);
   }
   for (const std::string& why : wanted.left_out) console.err << "left out: " << why << '\n';
+  if (const Status enough = check_budget(checked->budget, wanted); !enough)
+    return report_error(enough.error(), console);
   const auto measured = measure(wanted, arguments, checked->budget, checked->disk_bytes, console);
   if (!measured) return report_error(measured.error(), console);
   if (const Status saved = save(arguments.out, to_toml(*measured)); !saved)

@@ -28,4 +28,11 @@ inline Seconds median(const std::vector<Seconds>& sorted) {
   return sorted[sorted.size() / 2];
 }
 
+/// Repeated measurements differ by more than 20 %: from the quarter of the shortest runs to the
+/// quarter of the longest.
+inline bool is_unsteady(const std::vector<Seconds>& sorted) {
+  const std::size_t n = sorted.size();
+  return sorted[n - 1 - n / 4] - sorted[n / 4] > 0.2 * median(sorted);
+}
+
 }  // namespace troupe

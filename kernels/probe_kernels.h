@@ -1,6 +1,9 @@
 /// Measures what this device's kernels reach: the rates that plans are priced with.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "devices/device.h"
 #include "planner/cost.h"
 
@@ -21,7 +24,11 @@ struct KernelRates {
 /// Runs matrix products, an elementwise op and a copy on a fast stream for about `budget` seconds;
 /// at least three times each, so that no budget is too small. action_overhead is left 0: it belongs
 /// to whoever runs actions.
-KernelRates measure_kernels(Stream& stream, Seconds budget = 0.5);
+/// `unsteady`, where given, gets the names of what took so unlike times that it was not measured
+/// well (is_unsteady).
+KernelRates measure_kernels(Stream& stream,
+                            Seconds budget = 0.5,
+                            std::vector<std::string>* unsteady = nullptr);
 
 /// The rates alone.
 DeviceRates measure_rates(Stream& stream);

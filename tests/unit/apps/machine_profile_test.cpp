@@ -1,11 +1,14 @@
 #include "apps/machine_profile.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/program.h"
 #include "apps/run_config.h"
+#include "devices/timing.h"
 #include "tests/support/catch.h"
 #include "tests/support/program_call.h"
 #include "tests/support/temporary_folder.h"
@@ -18,7 +21,7 @@ namespace fs = std::filesystem;
 MachineProfile small_profile() {
   MachineProfile profile;
   profile.source = "troupe profile on \"here\"";
-  ProfiledCpu cpu{"threads_2", "a processor", 2, 8000000000, {}};
+  ProfiledCpu cpu{"threads_2", "a processor", 2, 8000000000, {}, {}};
   cpu.reached.f32 = {100e9, 40e9, 10e9};
   cpu.reached.bf16 = {200e9, 50e9, 20e9};
   cpu.reached.rates = {100e9, 200e9, 5e9, 12e9, 3e-6, 0};
@@ -120,6 +123,61 @@ TEST_CASE("a plan takes the rates of a profile and says so") {
   CHECK(predicted(plan_with(slow_file)) == Approx(2 * predicted(plan_with(file))).epsilon(1e-3));
 }
 
+TEST_CASE("a plan takes as many times as long as the profile's layers did") {
+  const TemporaryFolder folder;
+  const auto predicted = [&](double ratio, DType compute) {
+    MachineProfile profile = small_profile();
+    for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
+      profile.cpus[0].layers.push_back({{kind, compute, ModelFamily::gpt2, 64, 256, 64, 256},
+                                        {ratio, ratio, ratio, ratio, ratio}});
+    set_content(folder / "here.toml", to_toml(profile));
+    auto arguments = plan_with(folder / "here.toml");
+    arguments.emplace_back("--json");
+    return nlohmann::json::parse(call(arguments).out)["predicted_step_seconds"].get<double>();
+  };
+  CHECK(predicted(3, DType::f32) == Approx(3 * predicted(1, DType::f32)).epsilon(1e-3));
+  // What was measured in the other type is no measure of this one.
+  CHECK(predicted(3, DType::bf16) == Approx(predicted(1, DType::f32)).epsilon(1e-3));
+  const Outcome planned = call(plan_with(folder / "here.toml"));
+  CHECK(planned.out.find("rates and layers measured by troupe profile (") != std::string::npos);
+}
+
+TEST_CASE("layers of a profile read back, and damaged ones are refused by place") {
+  MachineProfile profile = small_profile();
+  profile.cpus[0].layers.push_back(
+      {{LayerKind::head, DType::bf16, ModelFamily::llama, 96, 512, 128, 1000},
+       {1.5, 2, 3, 0.25, 7}});
+  const std::string text = to_toml(profile);
+  std::vector<ConfigProblem> problems;
+  const MachineProfile read = parse_machine_profile(text, "p.toml", problems);
+  REQUIRE(problems.empty());
+  CHECK(to_toml(read) == text);
+  REQUIRE(read.cpu(2)->layers.size() == 1);
+  CHECK(read.cpu(2)->layers[0].size == profile.cpus[0].layers[0].size);
+  CHECK(read.cpu(2)->layers[0].ratio.norm == Approx(0.25));
+  const auto damaged = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.rfind(from), from.size(), to);
+    const auto found = problems_of(changed);
+    return found.size() == 1 ? found[0] : std::to_string(found.size()) + " problems";
+  };
+  CHECK(damaged("\"head\"", "\"haed\"")
+            .find("layer.threads_2_1.kind is \"haed\"; nearest legal value: "
+                  "\"head\"") != std::string::npos);
+  CHECK(damaged("threads = 2", "threads = 3").find("no [cpu.id] above it has threads = 3") !=
+        std::string::npos);
+  CHECK(damaged("width = 96", "width = 96.5").find("must be a whole number") != std::string::npos);
+  CHECK(damaged("norm_x = 0.25", "norm_x = 0").find("norm_x = 0 is out of range") !=
+        std::string::npos);
+}
+
+TEST_CASE("times are unsteady where the middle half of them differs by more than a fifth") {
+  CHECK_FALSE(is_unsteady({1.0, 1.1, 1.15, 9.0}));
+  CHECK(is_unsteady({1.0, 1.1, 1.5, 9.0}));
+  CHECK(is_unsteady({1.0, 1.3}));
+  CHECK_FALSE(is_unsteady({1.0, 1.1, 1.15}));
+}
+
 TEST_CASE("links that nobody wrote are the profile's, and read back from the resolved file") {
   const TemporaryFolder folder;
   set_content(folder / "here.toml", to_toml(small_profile()));
@@ -156,7 +214,7 @@ TEST_CASE("troupe profile measures what is here once a kind, and overwrites noth
   const std::string file = (folder / "here.toml").string();
   const std::vector<std::string> arguments{"profile",     "tests/golden/config/good/smallest.toml",
                                            "--out",       file,
-                                           "--budget",    "20 ms",
+                                           "--budget",    "1 s",
                                            "--disk",      folder.path().string(),
                                            "--disk-size", "1 MiB"};
   const Outcome first = call(arguments);
@@ -170,6 +228,16 @@ TEST_CASE("troupe profile measures what is here once a kind, and overwrites noth
   CHECK(problems.empty());
   REQUIRE(profile.cpus.size() == 1);
   CHECK(profile.cpus[0].threads == 1);
+  // The configuration's own layers come first, whatever the budget leaves out.
+  const auto spec = load_config("tests/golden/config/good/smallest.toml")->spec;
+  REQUIRE(profile.cpus[0].layers.size() >= 3);
+  for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
+    CHECK(profile.cpus[0].layers[static_cast<std::size_t>(kind)].size ==
+          size_of(spec.model, spec.shape, kind));
+  // Everybody may read it whom the system lets.
+  const ::mode_t kept_back = ::umask(022);
+  ::umask(kept_back);
+  CHECK(fs::status(file).permissions() == fs::perms{0666U & ~kept_back});
   CHECK(profile.links.size() == 2);
   CHECK(profile.disks.size() == 1);
   CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);  // the file alone
@@ -206,7 +274,7 @@ TEST_CASE("troupe profile measures what is here once a kind, and overwrites noth
 TEST_CASE("devices that are not here are left out with a word") {
   const TemporaryFolder folder;
   const Outcome run = call({"profile", "tests/golden/config/good/everything.toml", "--out",
-                            (folder / "here.toml").string(), "--budget", "5 ms", "--quiet"});
+                            (folder / "here.toml").string(), "--budget", "1200 ms", "--quiet"});
   INFO(run.err);
   CHECK(run.code == 0);
   CHECK(run.err.find("left out: a100 plays a100_sxm4_40 of the catalogue") != std::string::npos);
@@ -229,6 +297,9 @@ TEST_CASE("troupe profile refuses bad values before it measures") {
   CHECK(refused({"--budget", "5"}).find("--budget: \"5\" is not a time: the unit is missing") !=
         std::string::npos);
   CHECK(refused({"--budget", "0 s"}).find("above 0") != std::string::npos);
+  CHECK(refused({"tests/golden/config/good/smallest.toml", "--budget", "20 ms"})
+            .find("--budget 20.0 ms: 1 processors by threads and 2 links take longer; at least "
+                  "600 ms") != std::string::npos);
   CHECK(refused({"--disk", "/nowhere"}).find("there is no such folder") != std::string::npos);
   CHECK(refused({"--disk-size", "1 KiB"}).find("at least 1 MiB") != std::string::npos);
   CHECK(refused({}, "/nowhere/x.toml").find("there is no folder /nowhere") != std::string::npos);
