@@ -8,6 +8,8 @@
 #include "actors/run_session.h"
 #include "actors/system_config.h"
 #include "kernels/stage.h"
+#include "planner/plan_choice.h"
+#include "planner/step_costs.h"
 
 namespace troupe {
 
@@ -26,8 +28,8 @@ ClusterSpec cluster_of(const RunSpec& spec) {
 Result<Plan> plan_on(const RunSpec& spec, const ClusterSpec& cluster) {
   PlanOptions options = spec.plan;
   options.shape = spec.shape;
-  return make_plan(spec.model, cluster, profile_model(spec.model, spec.shape), options,
-                   [&](const StepShape& shape) { return profile_model(spec.model, shape); });
+  return choose_plan(spec.model, cluster, profile_model(spec.model, spec.shape), options,
+                     [&](const StepShape& shape) { return profile_model(spec.model, shape); });
 }
 
 /// What fits does not depend on how fast devices are: it is known before any is measured, which
@@ -61,6 +63,15 @@ Result<RunOutcome> run_training(const RunSpec& spec,
   return session.run();
 }
 
+RunSpec settled(RunSpec spec, const Plan& plan) {
+  if (spec.shape != plan.shape)
+    spec.cluster = carried_to(std::move(spec.cluster), profile_model(spec.model, spec.shape),
+                              profile_model(spec.model, plan.shape));
+  spec.shape = plan.shape;
+  spec.plan = settled(std::move(spec.plan), plan);
+  return spec;
+}
+
 Result<ClusterSpec> measured_cluster(const RunSpec& spec) {
   ClusterSpec cluster = cluster_of(spec);
   const auto measured = measure_devices(spec, [](DeviceId) { return true; });
@@ -73,10 +84,12 @@ Result<PlannedRun> plan_training(const RunSpec& spec) {
   TROUPE_TRY(check_fits(spec));
   auto cluster = measured_cluster(spec);
   if (!cluster) return cluster.error();
-  PlannedRun planned;
-  planned.cluster = std::move(*cluster);
-  auto plan = plan_on(spec, planned.cluster);
+  auto plan = plan_on(spec, *cluster);
   if (!plan) return plan.error();
+  RunSpec known = spec;
+  known.cluster = std::move(*cluster);
+  PlannedRun planned;
+  planned.cluster = settled(std::move(known), *plan).cluster;
   planned.plan = std::move(*plan);
   planned.plan.epoch = PlanEpoch{1};
   return planned;

@@ -70,8 +70,11 @@ Result<RunOutcome> run_training(const RunSpec& spec,
 
 struct PlannedRun {
   Plan plan;
-  ClusterSpec cluster;  ///< with measured rates
+  ClusterSpec cluster;  ///< with measured rates, for the plan's microbatches
 };
+/// The run with what its plan chose in place of what it left open (planner/plan_choice.h), as if
+/// that had been written; measured times are carried over to the microbatches.
+RunSpec settled(RunSpec spec, const Plan& plan);
 /// The cluster as plans see it: measures CPU devices here, whatever node they belong to.
 Result<ClusterSpec> measured_cluster(const RunSpec& spec);
 /// The plan alone: measures CPU devices here, whatever node they belong to; starts nothing.

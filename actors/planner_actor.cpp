@@ -6,10 +6,23 @@
 
 #include "actors/errors.h"
 #include "actors/interfaces.h"
+#include "planner/plan_choice.h"
 #include "planner/replan.h"
+#include "planner/step_costs.h"
 
 namespace troupe {
 namespace {
+
+/// The inputs with what the plan chose in place of what they left open.
+PlanInputs settled_inputs(const PlanInputs& inputs, const Plan& plan) {
+  PlanInputs out = inputs;
+  if (plan.shape != inputs.options.shape) {
+    out.profile = inputs.profile_at(plan.shape);
+    out.cluster = carried_to(inputs.cluster, inputs.profile, out.profile);
+  }
+  out.options = settled(inputs.options, plan);
+  return out;
+}
 
 struct PlannerState {
   PlannerState() {}
@@ -60,11 +73,11 @@ caf::behavior planner_actor(ActorOf<PlannerState>* self) {
       [&state](const ProposePlan& order) -> caf::result<PlanProposed> {
         const PlanInputs& request = *order.request;
         try {
-          auto plan = make_plan(request.model, request.cluster, request.profile, request.options,
-                                request.profile_at);
+          auto plan = choose_plan(request.model, request.cluster, request.profile, request.options,
+                                  request.profile_at);
           if (!plan) return to_caf(plan.error());
           plan->epoch = order.epoch;
-          state.inputs = order.request;
+          state.inputs = std::make_shared<const PlanInputs>(settled_inputs(request, *plan));
           state.proposed = std::make_shared<const Plan>(std::move(*plan));
           return PlanProposed{order.epoch, order.step, state.proposed};
         } catch (const std::exception& thrown) {

@@ -25,7 +25,6 @@ namespace {
 
 constexpr Seconds start_timeout = 60;   // from a started process to its first message
 constexpr Seconds build_timeout = 600;  // allocation, first touch, reading a checkpoint
-constexpr std::uint32_t most_microbatches = 4096;
 
 std::string own_program() {
   std::string path(4096, '\0');
@@ -99,7 +98,8 @@ Status RunSession::open_nodes() {
   if (!here.nodes.empty()) {
     NodeActorSetup setup;
     setup.nodes = here.nodes;
-    setup.source = tokens_;
+    // Where microbatches are chosen, the node opens them itself when they are.
+    if (options_.tokens || !spec_.plan.choose_microbatches) setup.source = tokens_;
     setup.link = options_.link;
     local_ = spawn_node_actor(system_, std::move(setup));
     here.agent = local_;
@@ -233,10 +233,23 @@ Status RunSession::make_the_plan() {
                [&](caf::error& error) { proposed = from_caf(error, system_); });
   if (!proposed) return proposed.error();
   plan_ = *proposed;
+  TROUPE_TRY(settle());
   event("plan_made",
-        fmt::format("stages={} schedule={} predicted_step={}", plan_->stages.size(),
-                    to_string(plan_->schedule_kind), format_seconds(plan_->predicted_step)));
+        fmt::format("stages={} microbatches={} schedule={} predicted_step={}", plan_->stages.size(),
+                    plan_->shape.microbatch_count, to_string(plan_->schedule_kind),
+                    format_seconds(plan_->predicted_step)));
   if (callbacks_.on_plan) return callbacks_.on_plan(*plan_, spec_.cluster);
+  return {};
+}
+
+/// What the plan chose is as if it had been written, from here on.
+Status RunSession::settle() {
+  const bool other_microbatches = plan_->shape != spec_.shape;
+  spec_ = settled(std::move(spec_), *plan_);
+  if (!other_microbatches || options_.tokens) return {};
+  auto opened = open_token_source(spec_);
+  if (!opened) return opened.error();
+  tokens_ = std::move(*opened);
   return {};
 }
 

@@ -50,6 +50,7 @@ class RunSession {
   void send_document(const std::string& name, const std::string& text);
   Status measure();
   Status make_the_plan();
+  Status settle();
   Status adopt();
   Status read_resume();
   Result<RunOutcome> train();

@@ -111,7 +111,9 @@ Json options_to_json(const PlanOptions& options) {
           {"schedule", options.schedule},
           {"chunks", options.chunks},
           {"pinned", pinned},
-          {"transfer_slots", options.transfer_slots}};
+          {"transfer_slots", options.transfer_slots},
+          {"choose_microbatches", options.choose_microbatches},
+          {"choose_schedule", options.choose_schedule}};
 }
 
 PlanOptions options_from_json(const Json& json) {
@@ -123,6 +125,8 @@ PlanOptions options_from_json(const Json& json) {
     options.pinned.push_back({{one.at(0).get<std::uint32_t>(), one.at(1).get<std::uint32_t>()},
                               one.at(2).get<DeviceId>()});
   json.at("transfer_slots").get_to(options.transfer_slots);
+  json.at("choose_microbatches").get_to(options.choose_microbatches);
+  json.at("choose_schedule").get_to(options.choose_schedule);
   return options;
 }
 

@@ -11,14 +11,17 @@ ExitCode check(const ConfigArguments& arguments, const Console& console) {
   const auto loaded = load(arguments, console);
   if (!loaded) return report_error(loaded.error(), console);
   const RunSpec& spec = loaded->spec;
+  const std::string microbatches =
+      spec.plan.choose_microbatches ? std::string("as many microbatches as `troupe plan` chooses")
+                                    : fmt::format("{} microbatches", spec.shape.microbatch_count);
   console.out << fmt::format(
       "{}: holds\n"
       "  model    {} parameters in {} layers\n"
-      "  step     {} tokens: {} sequences of {} in {} microbatches\n"
+      "  step     {} tokens: {} sequences of {} in {}\n"
       "  cluster  {} devices in {} nodes\n",
       arguments.file, parameter_count(spec.model), layer_count(spec.model),
       std::uint64_t{spec.shape.batch_size} * spec.shape.sequence_length, spec.shape.batch_size,
-      spec.shape.sequence_length, spec.shape.microbatch_count, spec.cluster.devices.size(),
+      spec.shape.sequence_length, microbatches, spec.cluster.devices.size(),
       spec.cluster.nodes.size());
   return ExitCode::success;
 }

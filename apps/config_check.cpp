@@ -138,6 +138,9 @@ class Checker {
     }
     switch (key.type) {
       case ConfigType::integer: return check_integer(key, node);
+      case ConfigType::integer_or_word:
+        if (node.kind == Kind::text && node.text == key.choices) return;
+        return check_integer(key, node);
       case ConfigType::number: return check_number(key, node);
       case ConfigType::boolean:
         if (node.kind != Kind::boolean) wrong_type(key, node);
@@ -158,8 +161,9 @@ class Checker {
   }
 
   static bool is_text(ConfigType type) {
-    return type != ConfigType::integer && type != ConfigType::number &&
-           type != ConfigType::boolean && type != ConfigType::integers;
+    return type != ConfigType::integer && type != ConfigType::integer_or_word &&
+           type != ConfigType::number && type != ConfigType::boolean &&
+           type != ConfigType::integers;
   }
 
   void wrong_type(const ConfigKey& key, ConfigNode& node) {

@@ -165,8 +165,10 @@ constexpr ConfigKey keys[] = {
 
     {"training", "batch_size", integer, required, "16", 1, 16777216, "",
      "Sequences per step, over all microbatches and devices."},
-    {"training", "microbatches", integer, optional, "4", 1, 65536, "",
-     "Microbatches per step; the last may be smaller. Absent: from microbatch_size, or 1."},
+    {"training", "microbatches", integer_or_word, optional, "4", 1, 65536, "auto",
+     "Microbatches per step; the last may be smaller. auto: as many as make the step that the "
+     "planner predicts shortest; the run's config.toml has the number, and a resumed run keeps it, "
+     "as the bits of losses depend on it. Absent: from microbatch_size, or 1."},
     {"training", "microbatch_size", integer, optional, "4", 1, 16777216, "",
      "Sequences per microbatch; instead of microbatches."},
     {"training", "sequence_length", integer, required, "128", 1, 16777216, "",
@@ -199,8 +201,9 @@ constexpr ConfigKey keys[] = {
 
     {"plan", "plan", choice, has_default, "\"auto\"", 0, 0, "auto|pinned",
      "auto: the planner cuts the model. pinned: [[plan.stage]] tables or cuts say it."},
-    {"plan", "schedule", choice, has_default, "\"1f1b\"", 0, 0, "gpipe|1f1b|interleaved|zb-h1",
-     "Order of forward and backward work."},
+    {"plan", "schedule", choice, has_default, "\"1f1b\"", 0, 0, "gpipe|1f1b|interleaved|zb-h1|auto",
+     "Order of forward and backward work. auto: the one, with its chunks, that makes the step that "
+     "the planner predicts shortest."},
     {"plan", "chunks", integer, has_default, "1", 1, 64, "",
      "Virtual stages per device; more than 1 only with the interleaved schedule."},
     {"plan", "transfer_slots", integer, has_default, "2", 1, 64, "",

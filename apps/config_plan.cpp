@@ -33,11 +33,18 @@ void ConfigBuilder::build_plan() {
   PlanOptions& options = spec_.plan;
   options.shape = spec_.shape;
   if (const auto kind = parse_schedule_kind(plan.text("schedule"))) options.schedule = *kind;
+  options.choose_schedule = plan.text("schedule") == "auto";
   options.chunks = plan.integer32("chunks");
   options.transfer_slots = plan.integer32("transfer_slots");
   check_bf16();
   if (plan.usable({"chunks", "schedule"})) {
-    if (options.chunks > 1 && options.schedule != ScheduleKind::interleaved)
+    if (options.chunks > 1 && options.choose_schedule)
+      report(plan.at("chunks"),
+             fmt::format("plan.chunks = {} with plan.schedule = \"auto\"{}: the planner chooses "
+                         "them with the schedule; nearest legal value: 1, or schedule = "
+                         "\"interleaved\"",
+                         options.chunks, place(plan, "schedule", "plan.schedule")));
+    else if (options.chunks > 1 && options.schedule != ScheduleKind::interleaved)
       report(plan.at("chunks"),
              fmt::format(
                  "plan.chunks = {} with plan.schedule = \"{}\"{}: only \"interleaved\" gives a "

@@ -150,6 +150,9 @@ std::string type_text(const ConfigKey& key) {
   switch (key.type) {
     case ConfigType::integer:
       return fmt::format("a whole number from {:.0f} to {:.0f}", key.low, key.high);
+    case ConfigType::integer_or_word:
+      return fmt::format("a whole number from {:.0f} to {:.0f}, or \"{}\"", key.low, key.high,
+                         key.choices);
     case ConfigType::number: return fmt::format("a number from {} to {}", key.low, key.high);
     case ConfigType::boolean: return "true or false";
     case ConfigType::text: return "text";

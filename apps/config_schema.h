@@ -13,16 +13,17 @@
 namespace troupe {
 
 enum class ConfigType {
-  integer,   ///< whole number in [low, high]
-  number,    ///< number in [low, high]
-  boolean,   ///< true or false
-  text,      ///< any text
-  choice,    ///< one of `choices`
-  size,      ///< text with a unit of bytes, "24 GiB"
-  time,      ///< text with a unit of time, "30 s"
-  rate,      ///< text with bytes per second, "12 GB/s"
-  texts,     ///< list of texts
-  integers,  ///< list of whole numbers in [low, high]
+  integer,          ///< whole number in [low, high]
+  integer_or_word,  ///< whole number in [low, high], or the one word in `choices`
+  number,           ///< number in [low, high]
+  boolean,          ///< true or false
+  text,             ///< any text
+  choice,           ///< one of `choices`
+  size,             ///< text with a unit of bytes, "24 GiB"
+  time,             ///< text with a unit of time, "30 s"
+  rate,             ///< text with bytes per second, "12 GB/s"
+  texts,            ///< list of texts
+  integers,         ///< list of whole numbers in [low, high]
 };
 
 /// How a key behaves when nobody writes it.

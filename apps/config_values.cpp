@@ -216,6 +216,18 @@ void ConfigBuilder::build_microbatches(const ConfigReader& training) {
   const std::uint32_t batch = shape.batch_size;
   const bool by_count = training.has("microbatches");
   const bool by_size = training.has("microbatch_size");
+  if (training.text("microbatches") == "auto") {
+    spec_.plan.choose_microbatches = true;
+    shape.microbatch_count = 1;  // until the plan has chosen
+    shape.microbatch_size = batch;
+    if (by_size)
+      report(training.at("microbatches"),
+             fmt::format("training.microbatches = \"auto\" with training.microbatch_size = {}{} "
+                         "leaves nothing to choose; keep one",
+                         training.integer32("microbatch_size"),
+                         place(training, "microbatch_size", "training.microbatch_size")));
+    return;
+  }
   const std::uint32_t count = by_count ? training.integer32("microbatches") : 1;
   const std::uint32_t size =
       by_size ? training.integer32("microbatch_size") : ceil_div(batch, count);

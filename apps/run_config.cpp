@@ -18,6 +18,10 @@ void remove_entry(ConfigNode& table, std::string_view key) {
   std::erase_if(table.entries, [key](const ConfigNode::Entry& entry) { return entry.key == key; });
 }
 
+std::string resolved_text(const ConfigNode& root) {
+  return "# Every setting of this run, with its defaults.\n" + to_toml(root);
+}
+
 /// What nobody wrote of the step's shape and schedule.
 OpenChoices open_choices(const ConfigNode& root, const RunSpec& spec) {
   OpenChoices open;
@@ -65,11 +69,28 @@ ConfigOutcome parse_config(std::string_view text,
                          outcome.problems.end());
   if (!outcome.problems.empty()) return outcome;
   remove_entry(*root.find("model"), "file");
-  loaded.resolved = "# Every setting of this run, with its defaults.\n" + to_toml(root);
+  loaded.resolved = resolved_text(root);
   loaded.warnings = builder.warnings();
   loaded.open = open_choices(root, loaded.spec);
   outcome.loaded = std::move(loaded);
   return outcome;
+}
+
+std::string with_choices(const std::string& resolved, const RunSpec& spec) {
+  std::vector<ConfigProblem> problems;
+  ConfigNode root = parse_config_tree(resolved, "config.toml", problems);
+  EXPECTS(problems.empty());
+  ConfigNode* microbatches = root.find("training")->find("microbatches");
+  if (microbatches != nullptr && microbatches->text == "auto") {
+    microbatches->kind = ConfigNode::Kind::integer;
+    microbatches->integer = spec.shape.microbatch_count;
+  }
+  ConfigNode& plan = *root.find("plan");
+  if (plan.find("schedule")->text == "auto") {
+    plan.find("schedule")->text = to_string(spec.plan.schedule);
+    plan.find("chunks")->integer = spec.plan.chunks;
+  }
+  return resolved_text(root);
 }
 
 std::optional<std::string> config_of_run(const std::string& checkpoint) {

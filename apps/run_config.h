@@ -45,6 +45,10 @@ ConfigOutcome parse_config(std::string_view text,
 /// line per problem.
 Result<LoadedConfig> load_config(const std::string& path, const ConfigOptions& options = {});
 
+/// A resolved configuration with the numbers of `spec` where it leaves microbatches or the schedule
+/// to the planner.
+std::string with_choices(const std::string& resolved, const RunSpec& spec);
+
 /// The resolved configuration of the run that a checkpoint lies in; none where it lies in no run.
 std::optional<std::string> config_of_run(const std::string& checkpoint);
 

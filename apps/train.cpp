@@ -13,6 +13,7 @@
 #include "apps/progress.h"
 #include "apps/report.h"
 #include "apps/run_folder.h"
+#include "planner/plan_choice.h"
 
 namespace troupe {
 namespace {
@@ -86,6 +87,8 @@ class Recorder {
   Status note_plan(const Plan& plan, const ClusterSpec& cluster) {
     report_.plan = plan;
     report_.cluster = cluster;
+    report_.spec = settled(std::move(report_.spec), plan);
+    report_.config = with_choices(report_.config, report_.spec);
     EarlierRows earlier;
     auto made = make_folder_(earlier);
     TROUPE_TRY(made);
@@ -95,6 +98,7 @@ class Recorder {
     keep(folder_->write("config.toml", report_.config));
     keep(folder_->write("plan.json", to_json(plan, cluster)));
     for (const RunEvent& event : report_.events) keep(folder_->add_event(event_line(event)));
+    for (const std::string& note : choice_notes(plan)) say(note);
     say(fmt::format("schedule {}, predicted step {}", to_string(plan.schedule_kind),
                     format_seconds(plan.predicted_step)));
     say(stage_table(plan, cluster).to_text());
@@ -201,6 +205,34 @@ void warn_of_other_settings(const std::string& checkpoint,
         changed);
 }
 
+/// A resumed run has as many microbatches as the run had whose checkpoint it goes on from, unless
+/// it says how many: chosen anew, they might be others, and the losses with them.
+Result<LoadedConfig> with_earlier_microbatches(LoadedConfig config,
+                                               ConfigArguments arguments,
+                                               const Console& console) {
+  const std::string& checkpoint = config.spec.checkpoint.resume_from;
+  if (!config.spec.plan.choose_microbatches || checkpoint.empty()) return config;
+  if (const auto path = config_of_run(checkpoint)) {
+    const auto earlier = load_config(*path, {.overrides = {}, .look_at_files = false});
+    if (earlier && !earlier->spec.plan.choose_microbatches) {
+      console.err << fmt::format("microbatches: {}, as in {}\n",
+                                 earlier->spec.shape.microbatch_count, *path);
+      arguments.overrides.push_back(
+          fmt::format("training.microbatches={}", earlier->spec.shape.microbatch_count));
+      return load(arguments, console);
+    }
+  }
+  CheckpointOptions options;
+  options.verify = false;  // the run reads it in full
+  const auto opened = Checkpoint::open(checkpoint, options);
+  if (opened && opened->run().step > 0)
+    console.err << fmt::format(
+        "warning: nothing beside {} says how many microbatches its run had; they are chosen anew, "
+        "and from here on the run may not be the one that was saved\n",
+        checkpoint);
+  return config;
+}
+
 double unigram_loss_of(const RunSpec& spec) {
   const auto data = Dataset::open(spec.data, spec.shape, spec.model.vocabulary, spec.seed);
   return data && data->validation_tokens() > 0 ? data->unigram_entropy() : 0.0;
@@ -286,6 +318,8 @@ ExitCode train(ConfigArguments config_arguments,
   if (!arguments.resume) {
     if (const Status unused = RunFolder::check_unused(folder); !unused)
       return report_error(unused.error(), console);
+    config = with_earlier_microbatches(std::move(*config), config_arguments, console);
+    if (!config) return report_error(config.error(), console);
     return run(*config, folder, {}, arguments, console);
   }
   const auto from = checkpoint_to_resume(arguments, folder);
@@ -294,6 +328,7 @@ ExitCode train(ConfigArguments config_arguments,
     console.out << fmt::format("going on from {}, step {}\n", from->path, from->step);
   config_arguments.overrides.push_back("checkpoint.resume_from=" + from->path);
   config = load(config_arguments, console);
+  if (config) config = with_earlier_microbatches(std::move(*config), config_arguments, console);
   if (!config) return report_error(config.error(), console);
   warn_of_other_settings(from->path, config->spec, console);
   return run(*config, folder, *from, arguments, console);

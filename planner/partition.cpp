@@ -33,9 +33,11 @@ class Search {
   Search(const ModelSpec& model,
          const ClusterSpec& cluster,
          const ModelProfile& profile,
-         const PlanOptions& options)
+         const PlanOptions& options,
+         Seconds at_most)
       : cluster_(cluster),
         options_(options),
+        at_most_(at_most),
         tied_(model.tied),
         pricer_(model, cluster, profile, options) {}
 
@@ -56,13 +58,14 @@ class Search {
     const bool all = simulate_in_order(exact ? action_budget : action_budget / 2);
     if (!exact && few) improve();
     PartitionSearch result;
+    result.complete = exact && all;
     if (best_) {
       Partition& found = result.found.emplace();
       found.stages = pricer_.stages_of(*best_);
       found.step = best_step_;
       if (second_) found.runner_up = pricer_.stages_of(*second_);
       found.runner_up_step = second_step_;
-      found.exact = exact && all;
+      found.exact = result.complete;
       found.candidates = fitting_.size();
       found.simulated = simulated_;
     } else {
@@ -167,7 +170,8 @@ class Search {
     std::stable_sort(fitting_.begin(), fitting_.end(),
                      [](const Ranked& a, const Ranked& b) { return a.bound < b.bound; });
     for (const Ranked& ranked : fitting_) {
-      if (best_ && ranked.bound > best_step_ * (1 + same_time)) return true;
+      const Seconds limit = best_ ? std::min(best_step_, at_most_) : at_most_;
+      if (ranked.bound > limit * (1 + same_time)) return true;
       if (spent_ > budget) return false;
       judge(ranked.candidate);
     }
@@ -377,6 +381,7 @@ class Search {
 
   const ClusterSpec& cluster_;
   const PlanOptions& options_;
+  Seconds at_most_;
   bool tied_;
   Pricer pricer_;
   std::vector<Ranked> fitting_;
@@ -394,8 +399,9 @@ class Search {
 PartitionSearch search_partition(const ModelSpec& model,
                                  const ClusterSpec& cluster,
                                  const ModelProfile& profile,
-                                 const PlanOptions& options) {
-  return Search(model, cluster, profile, options).run();
+                                 const PlanOptions& options,
+                                 Seconds at_most) {
+  return Search(model, cluster, profile, options, at_most).run();
 }
 
 StageMap stage_map_of(const std::vector<StagePlan>& stages,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -31,7 +32,8 @@ struct Shortfall {
 
 struct PartitionSearch {
   std::optional<Partition> found;
-  Shortfall shortfall;  ///< where nothing was found
+  Shortfall shortfall;    ///< where nothing was found
+  bool complete = false;  ///< no candidate was left out but those that are too slow or do not fit
 };
 
 /// Up to this many candidates are all considered, so that the result is the optimum; beyond, the
@@ -40,10 +42,12 @@ struct PartitionSearch {
 inline constexpr std::size_t exact_candidate_limit = 20'000;
 
 /// Promise: the model is valid, there is at least one device and one microbatch, `pinned` is empty.
+/// Candidates that must take longer than `at_most` are left out, so that nothing may be found.
 PartitionSearch search_partition(const ModelSpec& model,
                                  const ClusterSpec& cluster,
                                  const ModelProfile& profile,
-                                 const PlanOptions& options);
+                                 const PlanOptions& options,
+                                 Seconds at_most = std::numeric_limits<Seconds>::infinity());
 
 /// The stage map of given stages.
 StageMap stage_map_of(const std::vector<StagePlan>& stages,

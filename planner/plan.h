@@ -15,6 +15,9 @@
 
 namespace troupe {
 
+/// Of a step that trains: its losses travel in one message.
+inline constexpr std::uint32_t most_microbatches = 4096;
+
 /// How a step is cut.
 struct StepShape {
   std::uint32_t microbatch_count = 1;
@@ -48,6 +51,10 @@ struct PlanOptions {
   /// Pinned: layer ranges per stage, each with its device; empty = automatic.
   std::vector<StagePlan> pinned;
   std::uint32_t transfer_slots = 2;
+  /// Left open: choose_plan (planner/plan_choice.h) puts its choice in place of shape, or of
+  /// schedule and chunks. make_plan takes these as they stand.
+  bool choose_microbatches = false;
+  bool choose_schedule = false;
 };
 
 /// The profiles of the model's layers at the step's shape.

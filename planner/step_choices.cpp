@@ -37,15 +37,6 @@ ModelProfile with_recompute(const ModelProfile& profile) {
   return {recomputed(profile.embedding), recomputed(profile.block), profile.head};
 }
 
-/// Measured devices at another profile.
-ClusterSpec carried(const PlanRequest& request, const ModelProfile& wanted) {
-  ClusterSpec cluster = request.cluster;
-  for (DeviceSpec& device : cluster.devices)
-    for (auto& [kind, seconds] : device.measured)
-      seconds = carried_over(seconds, request.profile.of(kind), wanted.of(kind));
-  return cluster;
-}
-
 }  // namespace
 
 LayerProfile recomputed(const LayerProfile& layer) {
@@ -63,11 +54,12 @@ std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoic
   for (const StepShape& shape : shapes_of(request, open.microbatches)) {
     const ModelProfile kept =
         shape == request.options.shape ? request.profile : request.profile_at(shape);
-    const ClusterSpec at_shape = carried(request, kept);
+    const ClusterSpec at_shape = carried_to(request.cluster, request.profile, kept);
     for (const bool again : {false, true}) {
       if (again && !open.recompute) break;
       const ModelProfile profile = again ? with_recompute(kept) : kept;
-      const ClusterSpec cluster = again ? carried(request, profile) : at_shape;
+      const ClusterSpec cluster =
+          again ? carried_to(request.cluster, request.profile, profile) : at_shape;
       for (const auto& [schedule, chunks] : schedules_of(request, open.schedule)) {
         PlanOptions options = request.options;
         options.pinned.clear();

@@ -28,6 +28,13 @@ LayerSeconds layer_seconds(const DeviceSpec& device, const LayerProfile& profile
   return seconds_of(profile, device.rates, compute);
 }
 
+ClusterSpec carried_to(ClusterSpec cluster, const ModelProfile& at, const ModelProfile& wanted) {
+  for (DeviceSpec& device : cluster.devices)
+    for (auto& [kind, seconds] : device.measured)
+      seconds = carried_over(seconds, at.of(kind), wanted.of(kind));
+  return cluster;
+}
+
 LayerSeconds stage_seconds(const DeviceSpec& device,
                            const ModelSpec& model,
                            const ModelProfile& profile,

@@ -12,6 +12,9 @@ namespace troupe {
 /// rates.
 LayerSeconds layer_seconds(const DeviceSpec& device, const LayerProfile& profile, DType compute);
 
+/// The cluster for layers of other sizes: what was measured of its devices at `at`, carried over.
+ClusterSpec carried_to(ClusterSpec cluster, const ModelProfile& at, const ModelProfile& wanted);
+
 /// Arithmetic of the actions of a stage with these layers: the sum over the layers.
 LayerSeconds stage_seconds(const DeviceSpec& device,
                            const ModelSpec& model,

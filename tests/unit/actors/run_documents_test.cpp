@@ -35,6 +35,7 @@ RunSpec rich_spec() {
   spec.joining_nodes = {NodeId{1}};
   spec.plan.pinned = {{{0, 3}, DeviceId{1}}, {{3, 6}, DeviceId{0}}};
   spec.plan.schedule = ScheduleKind::zero_bubble_h1;
+  spec.plan.choose_microbatches = true;
   spec.request_timeout = 1.0 / 3;
   spec.join_timeout = 2.0 / 3;
   return spec;
@@ -56,6 +57,8 @@ TEST_CASE("a run's description comes back with the same bits") {
   CHECK(back->data.files == spec.data.files);
   CHECK(back->cluster.devices[1].measured.at(LayerKind::head).forward == 1.0 / 7);
   CHECK(back->cluster.link(DeviceId{1}, DeviceId{0}).latency == 1.0 / 3);
+  CHECK(back->plan.choose_microbatches);
+  CHECK_FALSE(back->plan.choose_schedule);
   CHECK(back->cluster.disturbances == spec.cluster.disturbances);
   CHECK(back->cluster.disturbed(DeviceId{1}, DeviceId{0}, 20) == 1.0 / 3);
   CHECK(back->cluster.disturbed(DeviceId{1}, DeviceId{0}, 19) == 1);

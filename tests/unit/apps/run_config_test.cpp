@@ -81,8 +81,9 @@ std::string dump(const RunSpec& spec) {
   for (const auto& [pair, link] : spec.cluster.overrides)
     out += fmt::format("override {} {} {} {}\n", pair.first, pair.second, link.latency,
                        link.bandwidth);
-  out += fmt::format("plan {} {} {}\n", to_string(spec.plan.schedule), spec.plan.chunks,
-                     spec.plan.transfer_slots);
+  out += fmt::format("plan {} {} {} {} {}\n", to_string(spec.plan.schedule), spec.plan.chunks,
+                     spec.plan.transfer_slots, spec.plan.choose_microbatches,
+                     spec.plan.choose_schedule);
   for (const StagePlan& s : spec.plan.pinned)
     out += fmt::format("stage {} {} {}\n", s.layers.first, s.layers.last, s.device.value);
   return out + fmt::format("scale {}\n", spec.emulation_time_scale);
@@ -320,6 +321,32 @@ TEST_CASE("microbatches of a batch that they do not divide") {
   REQUIRE(outcome.loaded.has_value());
   CHECK(outcome.loaded->spec.shape.microbatch_size == 3);  // 3 + 3 + 3 + 1
   CHECK(outcome.loaded->spec.shape.microbatch_count == 4);
+}
+
+TEST_CASE("what the planner chose stands in the resolved text as if it had been written") {
+  const std::string file = "tests/golden/config/good/choices.toml";
+  const auto open = load_config(file);
+  REQUIRE(open.ok());
+  CHECK(open->spec.plan.choose_microbatches);
+  CHECK(open->spec.plan.choose_schedule);
+  RunSpec spec = open->spec;
+  spec.shape.microbatch_count = 4;
+  spec.plan.schedule = ScheduleKind::interleaved;
+  spec.plan.chunks = 2;
+  const auto written = parse_config(with_choices(open->resolved, spec), file);
+  INFO(to_text(written.problems));
+  REQUIRE(written.loaded.has_value());
+  const RunSpec& read_back = written.loaded->spec;
+  CHECK_FALSE(read_back.plan.choose_microbatches);
+  CHECK_FALSE(read_back.plan.choose_schedule);
+  CHECK(read_back.shape.microbatch_count == 4);
+  CHECK(read_back.shape.microbatch_size == 2);
+  CHECK(read_back.plan.schedule == ScheduleKind::interleaved);
+  CHECK(read_back.plan.chunks == 2);
+  // What was written stays.
+  const auto fixed = load_config(smallest);
+  REQUIRE(fixed.ok());
+  CHECK(with_choices(fixed->resolved, spec) == fixed->resolved);
 }
 
 TEST_CASE("settings without effect are warnings, not errors") {

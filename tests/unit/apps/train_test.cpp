@@ -105,6 +105,56 @@ TEST_CASE("a run leaves its folder behind, and a resumed one the same bits") {
   CHECK(call({"generate", checkpoint, "--prompt-ids", "73,x"}).code == 2);
 }
 
+TEST_CASE("a run keeps the microbatches and the schedule that its plan chose") {
+  const TemporaryFolder temporary;
+  auto arguments = train(temporary.path(), "open", 2);
+  for (const char* more : {"--set", "training.microbatches=auto", "--set", "plan.schedule=auto"})
+    arguments.emplace_back(more);
+  const Outcome open = call(arguments);
+  INFO(open.err);
+  REQUIRE(open.code == 0);
+  const fs::path run = temporary.path() / "open";
+  const auto kept = load_config((run / "config.toml").string());
+  REQUIRE(kept.ok());
+  CHECK_FALSE(kept->spec.plan.choose_microbatches);
+  CHECK_FALSE(kept->spec.plan.choose_schedule);
+  const auto plan = nlohmann::json::parse(std::ifstream(run / "plan.json"));
+  CHECK(plan.at("shape").at("microbatch_count") == kept->spec.shape.microbatch_count);
+  CHECK(plan.at("schedule_kind") == to_string(kept->spec.plan.schedule));
+  // The same numbers, written: the same bits.
+  auto written = train(temporary.path(), "written", 2);
+  written.insert(written.end(), {"--set", "training.microbatches=" +
+                                              std::to_string(kept->spec.shape.microbatch_count)});
+  REQUIRE(call(written).code == 0);
+  CHECK(bits_of(temporary.path() / "written") == bits_of(run));
+}
+
+TEST_CASE("a resumed run keeps the microbatches of the run it goes on from") {
+  const TemporaryFolder temporary;
+  REQUIRE(call(train(temporary.path(), "whole", 4)).code == 0);
+  REQUIRE(call(train(temporary.path(), "parts", 2)).code == 0);
+  auto arguments = train(temporary.path(), "parts", 4);
+  for (const char* more : {"--set", "training.microbatches=auto", "--resume"})
+    arguments.emplace_back(more);
+  const Outcome resumed = call(arguments);
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  CHECK(resumed.err.find("microbatches: 4, as in ") != std::string::npos);
+  CHECK(bits_of(temporary.path() / "parts") == bits_of(temporary.path() / "whole"));
+  // A checkpoint that lies in no run does not say how many there were.
+  const fs::path moved = temporary.path() / "moved";
+  fs::copy(temporary.path() / "whole" / "checkpoints" / "step-00000004", moved,
+           fs::copy_options::recursive);
+  arguments = train(temporary.path(), "other", 6);
+  for (const std::string& more : {std::string("--set"), std::string("training.microbatches=auto"),
+                                  std::string("--set"), "checkpoint.resume_from=" + moved.string()})
+    arguments.push_back(more);
+  const Outcome anew = call(arguments);
+  INFO(anew.err);
+  CHECK(anew.code == 0);
+  CHECK(anew.err.find("chosen anew") != std::string::npos);
+}
+
 TEST_CASE("a plan that does not fit is refused with exit code 3, and nothing is created") {
   const TemporaryFolder temporary;
   auto arguments = train(temporary.path(), "large", 2);

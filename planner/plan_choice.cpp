@@ -1,0 +1,306 @@
+#include "planner/plan_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+#include <set>
+
+#include "planner/device_kinds.h"
+#include "planner/partition.h"
+#include "planner/plan_checks.h"
+#include "planner/step_costs.h"
+
+namespace troupe {
+namespace {
+
+/// Relative difference of step times below which the earlier choice, or fewer microbatches, win.
+constexpr double same_time = 1e-9;
+/// Up to so many shapes are all tried.
+constexpr std::size_t few_shapes = 24;
+/// Beyond so many devices a search takes long.
+constexpr std::size_t few_devices = 40;
+constexpr std::size_t kept_shapes = 3;
+
+struct ScheduleChoice {
+  ScheduleKind kind = ScheduleKind::one_f_one_b;
+  std::uint32_t chunks = 1;
+};
+
+std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) {
+  return (a + b - 1) / b;
+}
+
+bool power_of_two(std::uint32_t n) {
+  return (n & (n - 1)) == 0;
+}
+
+/// Where there are many, those that people would write, and both ends.
+std::vector<StepShape> few_of(std::vector<StepShape> shapes) {
+  if (shapes.size() <= few_shapes) return shapes;
+  const StepShape last = shapes.back();
+  std::erase_if(shapes, [&](const StepShape& shape) {
+    return !power_of_two(shape.microbatch_count) && !power_of_two(shape.microbatch_size) &&
+           shape != last;
+  });
+  return shapes;
+}
+
+std::vector<ScheduleChoice> schedules_of(const ModelSpec& model,
+                                         const ClusterSpec& cluster,
+                                         const PlanOptions& options) {
+  if (!options.choose_schedule) return {{options.schedule, options.chunks}};
+  std::vector<ScheduleChoice> all{
+      {ScheduleKind::one_f_one_b, 1}, {ScheduleKind::zero_bubble_h1, 1}, {ScheduleKind::gpipe, 1}};
+  // Pinned stages say themselves how many a device has.
+  if (!options.pinned.empty()) {
+    all.push_back({ScheduleKind::interleaved, 1});
+    return all;
+  }
+  for (std::uint32_t chunks = 2; chunks <= 4; ++chunks)
+    if (cluster.devices.size() > 1 && 2 * chunks <= layer_count(model))
+      all.push_back({ScheduleKind::interleaved, chunks});
+  return all;
+}
+
+std::string choice_text(const StepShape& shape, const ScheduleChoice& schedule) {
+  return fmt::format("{} microbatch{} of {}, schedule {}{}", shape.microbatch_count,
+                     shape.microbatch_count == 1 ? "" : "es", shape.microbatch_size,
+                     to_string(schedule.kind),
+                     schedule.chunks > 1 ? fmt::format(" with {} chunks", schedule.chunks) : "");
+}
+
+/// The walk over all choices of one problem.
+class ChoiceSearch {
+ public:
+  ChoiceSearch(const ModelSpec& model,
+               const ClusterSpec& cluster,
+               const ModelProfile& profile,
+               const PlanOptions& options,
+               const ProfileAt& profile_at)
+      : model_(model), options_(options), profile_at_(profile_at) {
+    const std::vector<StepShape> shapes = options.choose_microbatches && profile_at
+                                              ? step_shapes(options.shape)
+                                              : std::vector{options.shape};
+    const std::vector<StepShape> tried = few_of(shapes);
+    exact_ = tried.size() == shapes.size();
+    for (const StepShape& shape : tried) {
+      AtShape at;
+      at.shape = shape;
+      at.profile = shape == options.shape ? profile : profile_at(shape);
+      at.cluster = carried_to(cluster, profile, at.profile);
+      at.bound = least_step(model, at.cluster, at.profile, shape);
+      at_.push_back(std::move(at));
+    }
+    schedules_ = schedules_of(model, cluster, options);
+  }
+
+  Result<Plan> run() {
+    std::vector<AtShape*> shapes;
+    for (AtShape& at : at_) shapes.push_back(&at);
+    const auto sort_by = [&shapes](auto seconds) {
+      std::stable_sort(shapes.begin(), shapes.end(), [&](const AtShape* a, const AtShape* b) {
+        return seconds(*a) < seconds(*b);
+      });
+    };
+    sort_by([](const AtShape& at) { return at.bound; });
+    for (const ScheduleChoice& schedule : schedules_) {
+      for (AtShape* at : shapes) consider(*at, schedule);
+      const bool large = at_.front().cluster.devices.size() > few_devices;
+      if (!large || shapes.size() <= kept_shapes) continue;
+      exact_ = false;
+      sort_by([](const AtShape& at) { return at.step; });
+      shapes.resize(kept_shapes);
+    }
+    if (!best_.at) {
+      // Small microbatches under 1F1B need least.
+      AtShape& at = at_.back();
+      return make_plan(model_, at.cluster, at.profile, options_for(at, schedules_.front()),
+                       profile_at_);
+    }
+    auto plan = make_plan(model_, best_.at->cluster, best_.at->profile,
+                          options_for(*best_.at, best_.schedule), profile_at_);
+    if (plan) add_notes(*plan);
+    return plan;
+  }
+
+ private:
+  struct AtShape {
+    StepShape shape;
+    ModelProfile profile;
+    ClusterSpec cluster;
+    Seconds bound = 0;
+    Seconds step = std::numeric_limits<Seconds>::infinity();  ///< the best found
+  };
+  struct Choice {
+    AtShape* at = nullptr;
+    ScheduleChoice schedule;
+    Seconds step = std::numeric_limits<Seconds>::infinity();
+  };
+
+  PlanOptions options_for(const AtShape& at, const ScheduleChoice& schedule) const {
+    PlanOptions options = options_;
+    options.shape = at.shape;
+    options.schedule = schedule.kind;
+    options.chunks = schedule.chunks;
+    options.choose_microbatches = options.choose_schedule = false;
+    return options;
+  }
+
+  /// Nothing where nothing fits, or nothing is as quick as the second best known.
+  std::optional<Seconds> step_of(const AtShape& at, const ScheduleChoice& schedule) {
+    const PlanOptions options = options_for(at, schedule);
+    if (!options.pinned.empty()) {
+      const auto plan = make_plan(model_, at.cluster, at.profile, options);
+      if (!plan) return std::nullopt;
+      return plan->predicted_step;
+    }
+    const PartitionSearch search =
+        search_partition(model_, at.cluster, at.profile, options, second_.step);
+    exact_ = exact_ && search.complete;
+    if (!search.found) return std::nullopt;
+    return search.found->step;
+  }
+
+  void consider(AtShape& at, const ScheduleChoice& schedule) {
+    ++choices_;
+    if (at.bound > second_.step * (1 + same_time)) return;
+    ++planned_;
+    const auto step = step_of(at, schedule);
+    if (!step) return;
+    at.step = std::min(at.step, *step);
+    const Choice choice{&at, schedule, *step};
+    const auto beats = [&](const Choice& other) {
+      if (other.at == nullptr || choice.step < other.step * (1 - same_time)) return true;
+      return choice.step <= other.step * (1 + same_time) &&
+             at.shape.microbatch_count < other.at->shape.microbatch_count;
+    };
+    if (beats(best_)) {
+      second_ = best_;
+      best_ = choice;
+    } else if (beats(second_)) {
+      second_ = choice;
+    }
+  }
+
+  void add_notes(Plan& plan) const {
+    std::vector<std::string> notes{fmt::format(
+        "chosen: {}, {} of {} choices{}", choice_text(best_.at->shape, best_.schedule),
+        exact_ ? "the quickest" : "the quickest found", choices_,
+        planned_ == choices_
+            ? std::string(", all of them planned")
+            : fmt::format(", {} of them planned, the others bound to be slower", planned_))};
+    if (second_.at != nullptr)
+      notes.push_back(fmt::format(
+          "next choice: {} in {} ({:+.1f} %)", choice_text(second_.at->shape, second_.schedule),
+          format_seconds(second_.step), 100 * (second_.step / std::max(best_.step, 1e-300) - 1)));
+    plan.notes.insert(plan.notes.begin(), notes.begin(), notes.end());
+  }
+
+  const ModelSpec& model_;
+  const PlanOptions& options_;
+  const ProfileAt& profile_at_;
+  std::vector<AtShape> at_;
+  std::vector<ScheduleChoice> schedules_;
+  Choice best_, second_;
+  std::size_t choices_ = 0;
+  std::size_t planned_ = 0;
+  bool exact_ = true;  ///< every choice was planned exactly or bounded away
+};
+
+}  // namespace
+
+std::vector<StepShape> step_shapes(const StepShape& given) {
+  std::vector<StepShape> shapes;
+  const std::uint32_t batch = std::max(given.batch_size, 1u);
+  for (std::uint32_t size = batch;;) {
+    StepShape shape = given;
+    shape.microbatch_count = ceil_div(batch, size);
+    shape.microbatch_size = ceil_div(batch, shape.microbatch_count);
+    if (shape.microbatch_count > most_microbatches) return shapes;
+    shapes.push_back(shape);
+    if (shape.microbatch_size == 1) return shapes;
+    size = shape.microbatch_size - 1;
+  }
+}
+
+Seconds least_step(const ModelSpec& model,
+                   const ClusterSpec& cluster,
+                   const ModelProfile& profile,
+                   const StepShape& shape) {
+  constexpr std::array kinds{LayerKind::embedding, LayerKind::block, LayerKind::head};
+  const std::array<double, 3> layers{1, static_cast<double>(model.blocks), 1};
+  using Row = std::array<Seconds, 3>;  // by layer kind, one microbatch
+  std::vector<Row> work;               // by device
+  Row quickest;                        // forward and what the stage before waits for
+  quickest.fill(std::numeric_limits<Seconds>::infinity());
+  for (const DeviceSpec& device : cluster.devices) {
+    Row& row = work.emplace_back();
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      const LayerSeconds one = layer_seconds(device, profile.of(kinds[k]), shape.compute);
+      row[k] = one.forward + one.backward_input + one.backward_weight;
+      quickest[k] = std::min(quickest[k], one.forward + one.backward_input);
+    }
+  }
+  Seconds bound = 0;
+  for (std::size_t k = 0; k < kinds.size(); ++k) bound += layers[k] * quickest[k];
+  const auto kind_of = device_kinds(cluster);
+  const std::size_t most = std::min<std::size_t>(work.size(), layer_count(model));
+  std::set<std::uint32_t> seen;
+  for (std::size_t d = 0; d < work.size(); ++d) {
+    if (!seen.insert(kind_of[d]).second) continue;
+    // A layer of each kind is priced as on this device; what a second of each device is worth.
+    const Row& prices = work[d];
+    std::vector<double> worth;
+    for (const Row& row : work) {
+      double best = 0;
+      for (std::size_t k = 0; k < kinds.size(); ++k)
+        if (prices[k] > 0) best = std::max(best, prices[k] / std::max(row[k], 1e-300));
+      worth.push_back(best);
+    }
+    std::sort(worth.begin(), worth.end(), std::greater<>());
+    double all = 0, bought = 0;
+    for (std::size_t k = 0; k < kinds.size(); ++k) all += layers[k] * prices[k];
+    for (std::size_t i = 0; i < most; ++i) bought += worth[i];
+    if (bought > 0) bound = std::max(bound, shape.microbatch_count * all / bought);
+  }
+  return bound;
+}
+
+std::vector<std::string> choice_notes(const Plan& plan) {
+  std::vector<std::string> notes;
+  for (const std::string& note : plan.notes)
+    if (note.rfind("chosen: ", 0) == 0 || note.rfind("next choice: ", 0) == 0)
+      notes.push_back(note);
+  return notes;
+}
+
+PlanOptions settled(PlanOptions options, const Plan& plan) {
+  options.shape = plan.shape;
+  if (options.choose_schedule) {
+    options.schedule = plan.schedule_kind;
+    std::set<DeviceId> used;
+    for (const StagePlan& stage : plan.stages) used.insert(stage.device);
+    options.chunks =
+        options.pinned.empty() && plan.schedule_kind == ScheduleKind::interleaved
+            ? static_cast<std::uint32_t>(plan.stages.size() / std::max<std::size_t>(used.size(), 1))
+            : 1;
+  }
+  options.choose_microbatches = options.choose_schedule = false;
+  return options;
+}
+
+Result<Plan> choose_plan(const ModelSpec& model,
+                         const ClusterSpec& cluster,
+                         const ModelProfile& profile,
+                         const PlanOptions& options,
+                         const ProfileAt& profile_at) {
+  if (!options.choose_microbatches && !options.choose_schedule)
+    return make_plan(model, cluster, profile, options, profile_at);
+  TROUPE_TRY(check_request(model, cluster, options));
+  return ChoiceSearch(model, cluster, profile, options, profile_at).run();
+}
+
+}  // namespace troupe

@@ -1,0 +1,169 @@
+#include "planner/plan_choice.h"
+
+#include <algorithm>
+
+#include "tests/support/catch.h"
+#include "tests/unit/planner/plan_fixture.h"
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+/// Work and activations grow with the microbatch; starting an op does not.
+ModelProfile profile_at(const StepShape& shape) {
+  ModelProfile profile = round_profile();
+  for (LayerProfile* layer : {&profile.embedding, &profile.block, &profile.head}) {
+    for (OpCount* count : {&layer->forward, &layer->backward_input, &layer->backward_weight}) {
+      count->matmul_flops *= shape.microbatch_size;
+      count->launches = 1;
+    }
+    layer->saved_bytes *= shape.microbatch_size;
+    layer->output_bytes *= shape.microbatch_size;
+  }
+  return profile;
+}
+
+PlanOptions open_options(std::uint32_t batch, bool microbatches, bool schedule) {
+  PlanOptions options = options_of(1);
+  options.shape.batch_size = options.shape.microbatch_size = batch;
+  options.choose_microbatches = microbatches;
+  options.choose_schedule = schedule;
+  return options;
+}
+
+Result<Plan> chosen(const ModelSpec& model,
+                    const ClusterSpec& cluster,
+                    const PlanOptions& options) {
+  return choose_plan(model, cluster, profile_at(options.shape), options, profile_at);
+}
+
+}  // namespace
+
+TEST_CASE("shapes are every count of microbatches that leaves none empty") {
+  StepShape given;
+  given.batch_size = 10;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> cuts;  // count, size
+  for (const StepShape& shape : step_shapes(given))
+    cuts.emplace_back(shape.microbatch_count, shape.microbatch_size);
+  CHECK(cuts == std::vector<std::pair<std::uint32_t, std::uint32_t>>{
+                    {1, 10}, {2, 5}, {3, 4}, {4, 3}, {5, 2}, {10, 1}});
+  given.batch_size = 1'000'000;
+  for (const StepShape& shape : step_shapes(given)) {
+    CHECK(shape.microbatch_count <= most_microbatches);
+    CHECK((shape.microbatch_count - 1) * shape.microbatch_size < 1'000'000);
+  }
+}
+
+TEST_CASE("nothing left open is the plan as it stands, without a word of choices") {
+  const ModelSpec model = small_model(6);
+  const ClusterSpec cluster = cluster_of({1, 2});
+  const PlanOptions options = open_options(8, false, false);
+  const auto plan = chosen(model, cluster, options);
+  REQUIRE(plan.ok());
+  CHECK(*plan == make_plan(model, cluster, profile_at(options.shape), options).value());
+  CHECK(choice_notes(*plan).empty());
+}
+
+TEST_CASE("one device that starts ops for nothing gets one microbatch under 1F1B") {
+  const auto plan = chosen(small_model(6), cluster_of({1}), open_options(8, true, true));
+  REQUIRE(plan.ok());
+  CHECK(plan->shape.microbatch_count == 1);
+  CHECK(plan->shape.microbatch_size == 8);
+  CHECK(plan->schedule_kind == ScheduleKind::one_f_one_b);
+}
+
+TEST_CASE("starting ops costs: as many microbatches as the pipeline gains from, no more") {
+  ClusterSpec cluster = cluster_of({1, 1});
+  const ModelSpec model = small_model(6);
+  const auto count = [&](Seconds launch) {
+    for (DeviceSpec& device : cluster.devices) device.rates.launch = launch;
+    const auto plan = chosen(model, cluster, open_options(16, true, false));
+    REQUIRE(plan.ok());
+    CHECK(plan->schedule_kind == ScheduleKind::one_f_one_b);
+    return plan->shape.microbatch_count;
+  };
+  CHECK(count(0) > count(2e-3));
+  CHECK(count(2e-3) > 1);
+  CHECK(count(1) == 1);  // a second for each op: one device, one microbatch
+}
+
+TEST_CASE("memory takes choices away: where the batch does not fit in one, it is cut") {
+  const ModelSpec model = small_model(6);
+  ClusterSpec cluster = cluster_of({1});
+  CHECK(chosen(model, cluster, open_options(64, true, true))->shape.microbatch_count == 1);
+  cluster.devices[0].memory = 20_MiB;  // of 64 KiB a sequence and layer, 8 layers: 32 MiB
+  const auto cut = chosen(model, cluster, open_options(64, true, true));
+  REQUIRE(cut.ok());
+  CHECK(cut->shape.microbatch_count > 1);
+  CHECK(cut->memory[0].total() <= 20_MiB);
+  cluster.devices[0].memory = 1_MiB;
+  const auto none = chosen(model, cluster, open_options(64, true, true));
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.error().code == ErrorCode::does_not_fit);
+  CHECK(none.error().text.find("memory of dev0 at least") != std::string::npos);
+}
+
+TEST_CASE("pinned stages keep their devices while the rest is chosen") {
+  const ModelSpec model = small_model(6);
+  const ClusterSpec cluster = cluster_of({1, 3});
+  PlanOptions options = open_options(8, true, true);
+  options.pinned = stages_of({4, 4});
+  const auto plan = chosen(model, cluster, options);
+  REQUIRE(plan.ok());
+  CHECK(plan->stages == options.pinned);
+  for (const StepShape& shape : step_shapes(options.shape))
+    for (const ScheduleKind kind :
+         {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zero_bubble_h1}) {
+      PlanOptions one = options;
+      one.shape = shape;
+      one.schedule = kind;
+      CHECK(plan->predicted_step <=
+            make_plan(model, cluster, profile_at(shape), one)->predicted_step * (1 + 1e-9));
+    }
+}
+
+TEST_CASE("what was chosen is what the settled options plan, and the notes say it") {
+  const ModelSpec model = small_model(14);
+  const ClusterSpec cluster = cluster_of({1, 1});
+  const PlanOptions options = open_options(8, true, true);
+  const auto plan = chosen(model, cluster, options);
+  REQUIRE(plan.ok());
+  const PlanOptions fixed = settled(options, *plan);
+  CHECK_FALSE(fixed.choose_microbatches);
+  CHECK_FALSE(fixed.choose_schedule);
+  const auto again = make_plan(model, cluster, profile_at(fixed.shape), fixed);
+  REQUIRE(again.ok());
+  CHECK(again->stages == plan->stages);
+  CHECK(again->schedule == plan->schedule);
+  CHECK(again->predicted_step == plan->predicted_step);
+  const auto notes = choice_notes(*plan);
+  REQUIRE(notes.size() == 2);
+  CHECK(notes[0].find("the quickest of ") != std::string::npos);
+  CHECK(notes[1].rfind("next choice: ", 0) == 0);
+}
+
+TEST_CASE("measured times are carried over to the microbatches that are chosen") {
+  const ModelSpec model = small_model(6);
+  ClusterSpec cluster = cluster_of({1, 1});
+  const PlanOptions options = open_options(8, true, false);
+  // 8 ms a layer and action for the whole batch: 1 ms a sequence.
+  for (DeviceSpec& device : cluster.devices)
+    for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
+      device.measured[kind] = {8e-3, 8e-3, 8e-3, 0, 0};
+  const auto plan = chosen(model, cluster, options);
+  REQUIRE(plan.ok());
+  // 8 layers, 3 actions each, 4 on each device; links and overheads are some microseconds.
+  const double count = plan->shape.microbatch_count;
+  CHECK(count == 8);
+  CHECK(plan->predicted_step == Approx((count + 1) * 4 * 3 * 8e-3 / count).epsilon(0.01));
+}
+
+TEST_CASE("many devices and a large batch: fewer choices, and the plan says that they are") {
+  std::vector<double> speeds(48);
+  for (std::size_t d = 0; d < speeds.size(); ++d) speeds[d] = 1.0 + static_cast<double>(d % 3);
+  const auto plan = chosen(small_model(60), cluster_of(speeds), open_options(256, true, true));
+  REQUIRE(plan.ok());
+  CHECK(plan->shape.microbatch_count > 16);
+  CHECK(choice_notes(*plan).at(0).find("the quickest found of ") != std::string::npos);
+}
