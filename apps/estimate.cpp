@@ -35,9 +35,15 @@ Error nothing_fits(const DeviceGroup& group, const LayoutSearch& search) {
 
 nlohmann::ordered_json json_of(const Question& question,
                                const DeviceGroup& group,
-                               const LayoutSearch& search) {
+                               const UsedDevices& used) {
+  const LayoutSearch& search = used.search;
   nlohmann::ordered_json out;
-  out["devices"] = {{"row", group.name}, {"count", group.devices}};
+  out["devices"] = {
+      {"row", group.name}, {"count", used.devices}, {"idle", group.devices - used.devices}};
+  if (used.devices < group.devices)
+    out["step_with_all_devices_s"] = used.of_all
+                                         ? nlohmann::ordered_json(used.of_all->seconds.total())
+                                         : nlohmann::ordered_json();
   out["considered"] = search.considered;
   out["fitting"] = search.fitting;
   out["layouts"] = layout_table(search.best, question.run, group, question.flops).to_json();
@@ -51,6 +57,26 @@ LayoutSearch search(const Question& question, const DeviceGroup& group) {
                         question.keep);
 }
 
+/// The same where devices may stay idle.
+UsedDevices search_best(const Question& question, const DeviceGroup& group) {
+  return search_used(question.run, group, question.batch, question.framework, question.choices,
+                     question.keep);
+}
+
+/// "8 of 72 devices stay idle: with all of them ..."; nothing where all are used.
+std::string idle_text(const DeviceGroup& group, const UsedDevices& used) {
+  if (used.devices == group.devices) return "";
+  const Seconds step = used.search.best.front().seconds.total();
+  return fmt::format(
+      "{} of {} devices stay idle: {}\n", group.devices - used.devices, group.devices,
+      used.of_all
+          ? fmt::format("with all of them the fastest layout ({}) takes {} ({:+.1f} %)",
+                        layout_text(used.of_all->layout),
+                        format_seconds(used.of_all->seconds.total()),
+                        100 * (used.of_all->seconds.total() / step - 1))
+          : "no layout of all of them divides the batch, the heads and the layers and fits");
+}
+
 /// The term that takes most of a step.
 std::string largest_term(const StepSeconds& seconds) {
   const Table table = seconds_table(seconds);
@@ -62,19 +88,23 @@ std::string largest_term(const StepSeconds& seconds) {
 }
 
 /// "5.18 s (-2.3 %)" against the best layout of the question, or why there is none.
-std::string against(const PricedLayout& best, const LayoutSearch& other) {
+std::string against(const PricedLayout& best, const DeviceGroup& group, const UsedDevices& used) {
+  const LayoutSearch& other = used.search;
   if (other.best.empty()) return "no layout divides the batch, the heads and the layers";
   const Seconds step = other.best.front().seconds.total();
-  return fmt::format("{} ({:+.1f} %), {}", format_seconds(step),
+  return fmt::format("{} ({:+.1f} %), {}{}", format_seconds(step),
                      100 * (step / best.seconds.total() - 1),
-                     layout_text(other.best.front().layout));
+                     layout_text(other.best.front().layout),
+                     used.devices == group.devices
+                         ? std::string()
+                         : fmt::format(", {} devices idle", group.devices - used.devices));
 }
 
 /// What binds the step, and what more would buy: found by searching again.
 std::string reasons(const Question& question, const DeviceGroup& group, const PricedLayout& best) {
   DeviceGroup other = group;
   other.memory = std::numeric_limits<double>::infinity();
-  const PricedLayout unbound = search(question, other).best.front();
+  const PricedLayout unbound = search_best(question, other).search.best.front();
   std::string out =
       unbound.seconds.total() < best.seconds.total()
           ? fmt::format("binding: memory; {} would take {} but needs {} a device\n",
@@ -84,25 +114,29 @@ std::string reasons(const Question& question, const DeviceGroup& group, const Pr
                         largest_term(best.seconds));
   other = group;
   other.memory += 1 << 30;
-  out += fmt::format("1 GiB more a device: {}\n", against(best, search(question, other)));
+  out +=
+      fmt::format("1 GiB more a device: {}\n", against(best, other, search_best(question, other)));
   other = group;
   const auto per_node = static_cast<std::uint64_t>(group.cluster.net.devices_per_node);
   other.devices += per_node;
-  out += fmt::format("one more node: {}\n", against(best, search(question, other)));
+  out += fmt::format("one more node: {}\n", against(best, other, search_best(question, other)));
   other.devices = 2 * group.devices;
-  return out + fmt::format("twice the nodes: {}\n", against(best, search(question, other)));
+  return out +
+         fmt::format("twice the nodes: {}\n", against(best, other, search_best(question, other)));
 }
 
 /// Everything of the fastest layout as text.
 std::string best_text(const Question& question,
                       const DeviceGroup& group,
-                      const LayoutSearch& found,
+                      const UsedDevices& used,
                       const Table& layouts) {
+  const LayoutSearch& found = used.search;
   const PricedLayout& best = found.best.front();
   return heading(question) +
          fmt::format("{} layouts, {} of them fit; the fastest:\n\n", found.considered,
                      found.fitting) +
-         layouts.to_text() + fmt::format("\nstep of {}\n", layout_text(best.layout)) +
+         layouts.to_text() + idle_text(group, used) +
+         fmt::format("\nstep of {}\n", layout_text(best.layout)) +
          seconds_table(best.seconds).to_text() + "\nmemory of its fullest device\n" +
          bytes_table(best.bytes, group.memory).to_text();
 }
@@ -112,14 +146,17 @@ ExitCode estimate_equal(const Question& question,
                         const PlayArguments& play,
                         const Console& console) {
   const DeviceGroup& group = question.groups.front();
-  const LayoutSearch found = search(question, group);
+  const UsedDevices used = search_best(question, group);
+  const LayoutSearch& found = used.search;
   if (found.best.empty()) return report_error(nothing_fits(group, found), console);
   std::optional<PlayedLayouts> played;
   const Table layouts = layout_table(found.best, question.run, group, question.flops);
   if (play.wanted()) {
     std::vector<PlacedLayout> placed;
+    DeviceGroup playing = group;
+    playing.devices = used.devices;
     const std::size_t shown = play.html.empty() ? 1 : found.best.size();
-    for (std::size_t i = 0; i < shown; ++i) placed.push_back({group, found.best[i]});
+    for (std::size_t i = 0; i < shown; ++i) placed.push_back({playing, found.best[i]});
     auto made = play_layouts(question, placed, 1, play);
     if (!made) return report_error(made.error(), console);
     if (const Status drawn = write_drawings(play, question, *made, 1, layouts); !drawn)
@@ -127,12 +164,12 @@ ExitCode estimate_equal(const Question& question,
     played = std::move(*made);
   }
   if (arguments.json) {
-    auto json = json_of(question, group, found);
+    auto json = json_of(question, group, used);
     if (played) json["played"] = played_json(*played, 0);
     console.out << json.dump() << '\n';
     return ExitCode::success;
   }
-  console.out << best_text(question, group, found, layouts);
+  console.out << best_text(question, group, used, layouts);
   if (arguments.explain) console.out << '\n' << reasons(question, group, found.best.front());
   if (played) console.out << played_text(play, *played, 1);
   return ExitCode::success;

@@ -273,6 +273,24 @@ std::vector<Ends> join(const std::vector<Offers>& offers, std::uint64_t batch, s
   return ends;
 }
 
+/// How many of so many equal parts are worth a try, rising, all of them last.
+std::set<std::uint64_t> parts_of(std::uint64_t all, std::uint64_t batch) {
+  constexpr std::uint64_t few = 32;
+  std::set<std::uint64_t> out{all};
+  for (std::uint64_t part = 1; all <= few && part < all; ++part) out.insert(part);
+  if (all <= few) return out;
+  std::uint64_t power = 1;
+  for (; 2 * power <= all; power *= 2) out.insert(all / power * power);
+  out.insert(power);
+  if (power / 2 * 3 <= all) out.insert(power / 2 * 3);
+  for (std::uint64_t part = all; part > 0; --part)
+    if (batch % part == 0) {
+      out.insert(part);
+      break;
+    }
+  return out;
+}
+
 }  // namespace
 
 double model_flops(const ArchitectureRun& run, std::uint64_t batch) {
@@ -304,6 +322,36 @@ LayoutSearch search_layouts(const ArchitectureRun& run,
   });
   if (out.smallest)
     out.smallest->seconds = step_seconds(run, out.smallest->layout, framework, group.cluster);
+  return out;
+}
+
+UsedDevices search_used(const ArchitectureRun& run,
+                        const DeviceGroup& group,
+                        std::uint64_t batch,
+                        const Framework& framework,
+                        const LayoutChoices& choices,
+                        std::size_t keep) {
+  constexpr double same_time = 1e-9;
+  const std::uint64_t per_node = whole(group.cluster.net.devices_per_node);
+  const bool nodes = per_node > 0 && group.devices > per_node && group.devices % per_node == 0;
+  const std::uint64_t unit = nodes ? per_node : 1;
+  UsedDevices out{group.devices, search_layouts(run, group, batch, framework, choices, keep), {}};
+  std::optional<PricedLayout> of_all;
+  if (!out.search.best.empty()) of_all = out.search.best.front();
+  Seconds least = of_all ? of_all->seconds.total() : never;
+  DeviceGroup part = group;
+  for (const std::uint64_t count : parts_of(group.devices / unit, batch)) {
+    part.devices = count * unit;
+    if (part.devices == group.devices) continue;
+    LayoutSearch search = search_layouts(run, part, batch, framework, choices, keep);
+    if (search.best.empty()) continue;
+    // Parts come by rising size: a larger one has to be quicker, the whole too.
+    const bool beats_whole = out.devices == group.devices &&
+                             search.best.front().seconds.total() <= least * (1 + same_time);
+    if (!beats_whole && search.best.front().seconds.total() >= least * (1 - same_time)) continue;
+    least = search.best.front().seconds.total();
+    out = {part.devices, std::move(search), of_all};
+  }
   return out;
 }
 

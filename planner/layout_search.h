@@ -57,6 +57,24 @@ LayoutSearch search_layouts(const ArchitectureRun& run,
                             const LayoutChoices& choices = {},
                             std::size_t keep = 5);
 
+/// The best layouts of a group that may leave devices idle.
+struct UsedDevices {
+  std::uint64_t devices = 0;  ///< that the layouts of `search` are for; the others stay idle
+  LayoutSearch search;
+  /// Where some stay idle: the quickest layout of all devices; none where none fits.
+  std::optional<PricedLayout> of_all;
+};
+/// Searches the whole group and parts of it, and keeps the part that ends the step soonest; of
+/// equally quick ones the smallest. Parts are whole nodes, or devices where there is one node: all
+/// counts up to 32, of more the largest powers of two, multiples of these and divisors of the
+/// batch. Nothing fits: the search of the whole group.
+UsedDevices search_used(const ArchitectureRun& run,
+                        const DeviceGroup& group,
+                        std::uint64_t batch,
+                        const Framework& framework,
+                        const LayoutChoices& choices = {},
+                        std::size_t keep = 5);
+
 /// Of one group in a step that several share.
 struct GroupShare {
   std::uint64_t batch = 0;             ///< sequences; 0: the group gets nothing
