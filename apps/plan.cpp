@@ -11,6 +11,7 @@
 #include "apps/small_file.h"
 #include "apps/strategy_tables.h"
 #include "kernels/stage.h"
+#include "planner/plan_choice.h"
 
 namespace troupe {
 namespace {
@@ -42,7 +43,7 @@ std::string sources_text(const ClusterSpec& cluster) {
 struct PlanArguments {
   bool why = false;
   bool json = false;
-  std::string strategy = "auto";
+  std::string strategy;  ///< empty: the configuration's own plan
   bool compares = false;
   std::string compared;  ///< names with commas between; empty: all
   std::string html;      ///< file to write
@@ -58,15 +59,12 @@ void print_plan(const Plan& plan, const ClusterSpec& cluster, const Console& con
   console.out << fmt::format("schedule {}, {} microbatches of {} sequences, predicted step {}\n\n",
                              to_string(plan.schedule_kind), plan.shape.microbatch_count,
                              plan.shape.microbatch_size, format_seconds(plan.predicted_step));
+  for (const std::string& note : choice_notes(plan)) console.out << note << '\n';
+  if (!choice_notes(plan).empty()) console.out << '\n';
   console.out << stage_table(plan, cluster).to_text() << '\n'
               << device_table(plan, cluster, {}).to_text();
-  constexpr std::size_t most_listed = 8;
-  if (plan.unused.size() > most_listed)
-    console.out << fmt::format("\n{} devices get nothing\n", plan.unused.size());
-  else
-    for (const DeviceId unused : plan.unused)
-      console.out << fmt::format("\ndevice {} gets nothing\n",
-                                 cluster.devices[unused.index()].name);
+  for (const std::string& note : plan.notes)
+    if (note.rfind("unused: ", 0) == 0) console.out << '\n' << note << '\n';
   console.out << '\n' << sources_text(cluster);
 }
 
@@ -79,44 +77,65 @@ void print_workers(const WorkerPlan& workers, const ClusterSpec& cluster, const 
   console.out << worker_table(workers, cluster).to_text() << '\n' << sources_text(cluster);
 }
 
+/// Everything that --explain adds, as JSON.
+nlohmann::json why_json(const StrategyOutcome& outcome,
+                        const OpenChoices& open,
+                        const PlanRequest& request) {
+  nlohmann::json out{
+      {"reasons", reasons_json(reasons_of(outcome, request), outcome.step, request.cluster)}};
+  if (open.microbatches || open.schedule)
+    out["left_open"] = choices_json(step_choices(request, open));
+  return out;
+}
+
+void print_json(const StrategyOutcome& outcome,
+                const OpenChoices& open,
+                const PlanRequest& request,
+                bool why,
+                const Console& console) {
+  nlohmann::json out = why ? why_json(outcome, open, request) : nlohmann::json::object();
+  if (outcome.workers) {
+    out["step_seconds"] = outcome.step;
+    out["workers"] = worker_table(*outcome.workers, request.cluster).to_json();
+  } else if (!why) {
+    console.out << to_json(*outcome.plan, request.cluster) << '\n';
+    return;
+  } else {
+    out["plan"] = nlohmann::json::parse(to_json(*outcome.plan, request.cluster));
+  }
+  console.out << out.dump(2) << '\n';
+}
+
+/// `open`: what is chosen by nobody, for --explain; only of the planner's own plan.
 ExitCode print_outcome(const StrategyOutcome& outcome,
-                       const LoadedConfig& config,
+                       const OpenChoices& open,
                        const PlanRequest& request,
                        const PlanArguments& arguments,
                        const Console& console) {
-  const ClusterSpec& cluster = request.cluster;
-  if (!outcome.plan) {
-    if (arguments.json)
-      console.out << nlohmann::json{{"step_seconds", outcome.step},
-                                    {"workers", worker_table(*outcome.workers, cluster).to_json()}}
-                         .dump(2)
-                  << '\n';
-    else
-      print_workers(*outcome.workers, cluster, console);
-    return ExitCode::success;
-  }
-  const Plan& plan = *outcome.plan;
   if (arguments.json) {
-    if (!arguments.why) {
-      console.out << to_json(plan, cluster) << '\n';
-      return ExitCode::success;
-    }
-    auto json = nlohmann::json::parse(to_json(plan, cluster));
-    const Seconds step = plan.predicted_step;
-    console.out << nlohmann::json{{"plan", std::move(json)},
-                                  {"reasons",
-                                   reasons_json(reasons_of(plan, request), step, cluster)}}
-                       .dump(2)
-                << '\n';
+    print_json(outcome, open, request, arguments.why, console);
     return ExitCode::success;
   }
-  print_plan(plan, cluster, console);
+  if (outcome.plan)
+    print_plan(*outcome.plan, request.cluster, console);
+  else
+    print_workers(*outcome.workers, request.cluster, console);
   if (!arguments.why) return ExitCode::success;
-  console.out << '\n' << reasons_text(reasons_of(plan, request), plan.predicted_step, cluster);
-  if (config.open.microbatches || config.open.schedule)
-    console.out << choices_text(step_choices(request, config.open), plan.predicted_step);
-  console.out << '\n' << reasons_text(plan);
+  console.out << '\n' << reasons_text(reasons_of(outcome, request), outcome.step, request.cluster);
+  if (open.microbatches || open.schedule)
+    console.out << choices_text(step_choices(request, open), outcome.step);
+  if (outcome.plan) console.out << '\n' << reasons_text(*outcome.plan);
   return ExitCode::success;
+}
+
+/// Success where anything can be played, else does_not_fit where anything is only too large.
+ExitCode code_of(const std::vector<StrategyOutcome>& outcomes) {
+  ExitCode code = ExitCode::usage;
+  for (const StrategyOutcome& one : outcomes) {
+    if (!one.refused) return ExitCode::success;
+    if (one.refused->code == ErrorCode::does_not_fit) code = ExitCode::does_not_fit;
+  }
+  return code;
 }
 
 ExitCode compare(const PlanRequest& request,
@@ -124,17 +143,27 @@ ExitCode compare(const PlanRequest& request,
                  bool json,
                  const Console& console) {
   std::vector<StrategyOutcome> outcomes;
-  for (const Strategy strategy : strategies) outcomes.push_back(run_strategy(strategy, request));
+  for (const Strategy strategy : strategies) {
+    // Without pins the configuration's own plan is the automatic one, which need not be made twice.
+    const auto same = std::find_if(outcomes.begin(), outcomes.end(), [&](const auto& one) {
+      return strategy == Strategy::automatic && request.options.pinned.empty() &&
+             one.strategy == Strategy::configured;
+    });
+    outcomes.push_back(same == outcomes.end() ? run_strategy(strategy, request) : *same);
+    outcomes.back().strategy = strategy;
+  }
   const Table table = strategy_table(outcomes, request.cluster);
   if (json)
     console.out << table.to_json().dump(2) << '\n';
   else
-    console.out << table.to_text()
-                << "\nbusy, bubble: shares of the step; memory: of the fullest device; replicas "
-                   "are priced, they do not train yet\n";
-  const bool any = std::any_of(outcomes.begin(), outcomes.end(),
-                               [](const StrategyOutcome& one) { return !one.refused; });
-  return any ? ExitCode::success : ExitCode::does_not_fit;
+    console.out << fmt::format("schedule {}, {} microbatches of {} sequences\n\n",
+                               to_string(request.options.schedule),
+                               request.options.shape.microbatch_count,
+                               request.options.shape.microbatch_size)
+                << table.to_text()
+                << "\nbusy, bubble: shares of the step; memory: of the fullest device; configured: "
+                   "the plan that trains;\nreplicas are priced, they do not train yet\n";
+  return code_of(outcomes);
 }
 
 Result<std::vector<Strategy>> strategies_of(const PlanArguments& arguments) {
@@ -150,48 +179,85 @@ Result<std::vector<Strategy>> strategies_of(const PlanArguments& arguments) {
   return chosen;
 }
 
+/// The cluster with measured times. What `spec` leaves open is settled as the planner's own search
+/// does, so that strategies are placed under one schedule and the same microbatches.
+Result<ClusterSpec> settled_cluster(RunSpec& spec) {
+  if (!spec.plan.choose_microbatches && !spec.plan.choose_schedule) {
+    spec.plan.shape = spec.shape;
+    return measured_cluster(spec);
+  }
+  const auto planned = plan_training(spec);
+  if (!planned) return planned.error();
+  spec = settled(std::move(spec), planned->plan);
+  return planned->cluster;
+}
+
+/// Flags that would say nothing together.
+Status check_flags(const PlanArguments& arguments, bool own) {
+  const auto refuse = [](std::string text) {
+    return Error{ErrorCode::invalid_input, std::move(text)};
+  };
+  if (!arguments.html.empty() && (arguments.compares || !own))
+    return refuse(
+        "--html shows the configuration's plan beside other schedules; leave out --strategy and "
+        "--compare");
+  if (arguments.compares && (arguments.why || !arguments.strategy.empty()))
+    return refuse(
+        "--compare puts strategies in one table, without their reasons; leave out --explain and "
+        "--strategy, or name one with --strategy NAME --explain");
+  return {};
+}
+
+/// The plan of another strategy, or a table of several.
+ExitCode plan_otherwise(RunSpec spec,
+                        Strategy strategy,
+                        const std::vector<Strategy>& compared,
+                        const PlanArguments& arguments,
+                        const Console& console) {
+  if (!spec.plan.pinned.empty() && !arguments.compares)
+    return report_error(
+        {ErrorCode::invalid_input,
+         fmt::format("--strategy {} with plan.plan = \"pinned\": pinned stages leave nothing to "
+                     "place; leave them out, or --strategy, or take --compare={},configured",
+                     arguments.strategy, arguments.strategy)},
+        console);
+  const auto cluster = settled_cluster(spec);
+  if (!cluster) return report_error(cluster.error(), console);
+  const auto profile_at = [&](const StepShape& shape) { return profile_model(spec.model, shape); };
+  const ModelProfile profile = profile_at(spec.shape);
+  const PlanRequest request{spec.model, *cluster, profile, spec.plan, profile_at};
+  if (arguments.compares) return compare(request, compared, arguments.json, console);
+  const StrategyOutcome outcome = run_strategy(strategy, request);
+  if (outcome.refused) return report_error(*outcome.refused, console);
+  return print_outcome(outcome, {}, request, arguments, console);
+}
+
 ExitCode plan(const ConfigArguments& file, const PlanArguments& arguments, const Console& console) {
-  const auto strategy = parse_strategy(arguments.strategy);
+  const auto strategy = arguments.strategy.empty() ? Result<Strategy>(Strategy::configured)
+                                                   : parse_strategy(arguments.strategy);
   if (!strategy) return report_error(strategy.error(), console);
-  if (!arguments.html.empty() && (arguments.compares || *strategy != Strategy::automatic))
-    return report_error({ErrorCode::invalid_input,
-                         "--html shows the automatic plan beside other schedules; leave out "
-                         "--strategy and --compare"},
-                        console);
+  const bool own = *strategy == Strategy::configured;
+  if (const Status agree = check_flags(arguments, own); !agree)
+    return report_error(agree.error(), console);
   if (const Status apart = check_outputs({file.file}, {arguments.html}); !apart)
     return report_error(apart.error(), console);
   const auto compared = strategies_of(arguments);
   if (!compared) return report_error(compared.error(), console);
   const auto loaded = load(file, console);
   if (!loaded) return report_error(loaded.error(), console);
-  const RunSpec& spec = loaded->spec;
-  if (!spec.plan.pinned.empty() && *strategy != Strategy::automatic)
-    return report_error(
-        {ErrorCode::invalid_input,
-         fmt::format("--strategy {} with plan.plan = \"pinned\": pinned stages leave nothing to "
-                     "place; leave them out, or --strategy",
-                     arguments.strategy)},
-        console);
-  const auto profile_at = [&](const StepShape& shape) { return profile_model(spec.model, shape); };
-  const ModelProfile profile = profile_at(spec.shape);
-  PlanOptions options = spec.plan;
-  options.shape = spec.shape;
-  if (arguments.compares || *strategy != Strategy::automatic) {
-    const auto cluster = measured_cluster(spec);
-    if (!cluster) return report_error(cluster.error(), console);
-    const PlanRequest request{spec.model, *cluster, profile, options, profile_at};
-    if (arguments.compares) return compare(request, *compared, arguments.json, console);
-    const StrategyOutcome outcome = run_strategy(*strategy, request);
-    if (outcome.refused) return report_error(*outcome.refused, console);
-    return print_outcome(outcome, *loaded, request, arguments, console);
-  }
+  RunSpec spec = loaded->spec;
+  if (arguments.compares || !own)
+    return plan_otherwise(std::move(spec), *strategy, *compared, arguments, console);
   const auto planned = plan_training(spec);
   if (!planned) return report_error(planned.error(), console);
+  spec = settled(std::move(spec), planned->plan);
   if (const Status written = write_page(arguments, spec, *planned); !written)
     return report_error(written.error(), console);
-  const PlanRequest request{spec.model, planned->cluster, profile, options, profile_at};
-  return print_outcome(measured_outcome(Strategy::automatic, planned->plan, planned->cluster),
-                       *loaded, request, arguments, console);
+  const auto profile_at = [&](const StepShape& shape) { return profile_model(spec.model, shape); };
+  const ModelProfile profile = profile_at(spec.shape);
+  const PlanRequest request{spec.model, planned->cluster, profile, spec.plan, profile_at};
+  return print_outcome(measured_outcome(Strategy::configured, planned->plan, planned->cluster),
+                       loaded->open, request, arguments, console);
 }
 
 }  // namespace
@@ -205,11 +271,13 @@ void add_plan(CLI::App& app, ChosenCommand& chosen) {
                     "Give the reasons: what binds, the runner-up, what one more GiB or one more "
                     "device would buy (plans again for each), and what is left open");
   command->add_option("--strategy", what.strategy,
-                      "How to place: even, edgepipe, hetpipe, memory-balanced, zebra, auto");
+                      "How to place: even, edgepipe, hetpipe, memory-balanced, zebra, auto, "
+                      "configured");
   CLI::Option* compared =
       command
           ->add_option("--compare", what.compared,
-                       "All strategies in one table, or those named, with commas between")
+                       "All strategies in one table, the configuration's own plan first, or those "
+                       "named, with commas between")
           ->expected(0, 1);
   command->add_flag("--json", what.json, "Print the plan, or the table, as JSON");
   command
@@ -220,12 +288,16 @@ void add_plan(CLI::App& app, ChosenCommand& chosen) {
       "Examples:\n"
       "  troupe plan conf/demo.toml --explain\n"
       "  troupe plan conf/mixed_gpus.toml --set training.microbatches=8\n"
-      "  troupe plan conf/mixed_gpus.toml --compare\n"
+      "  troupe plan conf/mixed_gpus_pinned.toml --compare\n"
       "  troupe plan conf/mixed_gpus.toml --compare=even,auto --json\n"
+      "  troupe plan conf/demo.toml --set training.microbatches=auto --set plan.schedule=auto\n"
+      "  troupe plan conf/demo.toml --strategy hetpipe --explain\n"
       "  troupe plan conf/demo.toml --json > plan.json\n"
       "  troupe plan conf/demo.toml --html plans.html\n"
       "\nCPU devices without rates of a profile are measured first. Exit code 3: the model does "
-      "not fit.");
+      "not fit.\n--compare ends with 0 where one strategy has a plan; else with 3 where one is "
+      "only "
+      "too large,\nwith 2 where all are refused otherwise.");
   command->callback([=, &chosen] {
     chosen_arguments->compares = compared->count() > 0;
     chosen.body = [=](const Console& console) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <ostream>
 
 #include "apps/config_arguments.h"
@@ -27,7 +28,7 @@ struct Simulation {
   std::vector<SimulationCase> cases;
   std::vector<SimulatedStep> steps;
   std::vector<std::vector<std::string>> what_ifs;  ///< by case
-  std::vector<Error> misfits;                      ///< cases that could not be planned
+  std::vector<RefusedCase> refused;                ///< of several
 };
 
 bool is_plan_json(const std::string& file) {
@@ -52,6 +53,12 @@ Result<SimulationSource> open_source(const std::string& file,
   return SimulationSource::from_plan_json(file, *text);
 }
 
+/// Of several cases, those that cannot be played take no other with them.
+bool only_this(const Error& error, bool several) {
+  return several &&
+         (error.code == ErrorCode::does_not_fit || error.code == ErrorCode::invalid_input);
+}
+
 Result<Simulation> run_all(const SimulateArguments& arguments,
                            const WhatIfArguments& what_if_arguments,
                            const Console& console) {
@@ -59,10 +66,11 @@ Result<Simulation> run_all(const SimulateArguments& arguments,
   std::vector<std::string> schedules = arguments.schedules;
   if (schedules.empty()) schedules.emplace_back();
   const bool several = arguments.files.size() * schedules.size() > 1;
+  for (const std::string& name : schedules) TROUPE_TRY(check_schedule_name(name));
   for (const std::string& file : arguments.files) {
     const auto source = open_source(file, arguments, console);
     if (!source && several && source.error().code == ErrorCode::does_not_fit) {
-      all.misfits.push_back({ErrorCode::does_not_fit, file + ": " + source.error().text});
+      for (const std::string& name : schedules) all.refused.push_back({file, name, source.error()});
       continue;
     }
     if (!source) return source.error();
@@ -70,9 +78,8 @@ Result<Simulation> run_all(const SimulateArguments& arguments,
     if (!what_if) return what_if.error();
     for (const std::string& name : schedules) {
       auto one = source->schedule(name);
-      if (!one && several && one.error().code == ErrorCode::does_not_fit) {
-        all.misfits.push_back(
-            {ErrorCode::does_not_fit, fmt::format("{} {}: {}", file, name, one.error().text)});
+      if (!one && only_this(one.error(), several)) {
+        all.refused.push_back({file, name, one.error()});
         continue;
       }
       if (!one) return one.error();
@@ -108,9 +115,10 @@ Status write_drawings(const SimulateArguments& arguments, const Simulation& all)
 }
 
 void print_text(const SimulateArguments& arguments, const Simulation& all, const Console& console) {
-  if (all.cases.size() > 1) {
-    for (const std::string& line : all.what_ifs.front()) console.out << "what if: " << line << '\n';
-    console.out << comparison_table(all.cases, all.steps).to_text();
+  if (all.cases.size() + all.refused.size() > 1) {
+    for (std::size_t i = 0; i < std::min<std::size_t>(1, all.cases.size()); ++i)
+      for (const std::string& line : all.what_ifs[i]) console.out << "what if: " << line << '\n';
+    console.out << comparison_table(all.cases, all.steps, all.refused).to_text();
     for (const SimulationCase& one : all.cases)
       for (const std::string& note : one.notes)
         console.out << "note: " << one.schedule_name << ": " << note << '\n';
@@ -130,7 +138,12 @@ void print_json(const Simulation& all, const Console& console) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < all.cases.size(); ++i)
     list.push_back(simulation_json(all.cases[i], all.steps[i], all.what_ifs[i]));
-  for (const Error& misfit : all.misfits) list.push_back({{"fits", false}, {"error", misfit.text}});
+  for (const RefusedCase& one : all.refused)
+    list.push_back({{"source", one.source},
+                    {"schedule", one.schedule},
+                    {"fits", one.why.code == ErrorCode::does_not_fit ? nlohmann::ordered_json(false)
+                                                                     : nlohmann::ordered_json()},
+                    {"error", one.why.text}});
   console.out << (list.size() == 1 ? list.front() : list)
                      .dump(1, ' ', false, nlohmann::json::error_handler_t::replace)
               << '\n';
@@ -154,8 +167,10 @@ ExitCode simulate(const SimulateArguments& arguments,
     print_json(*all, console);
   else
     print_text(arguments, *all, console);
-  for (const Error& misfit : all->misfits) report_error(misfit, console);
   bool one_fits = false;
+  bool too_large = !all->cases.empty();
+  for (const RefusedCase& one : all->refused)
+    too_large = too_large || one.why.code == ErrorCode::does_not_fit;
   for (const SimulationCase& one : all->cases) {
     const std::string shortfall = shortfall_text(one);
     one_fits = one_fits || shortfall.empty();
@@ -164,7 +179,8 @@ ExitCode simulate(const SimulateArguments& arguments,
                                                          one.schedule_name, shortfall)},
                    console);
   }
-  return one_fits ? ExitCode::success : ExitCode::does_not_fit;
+  if (one_fits) return ExitCode::success;
+  return too_large ? ExitCode::does_not_fit : ExitCode::usage;
 }
 
 }  // namespace
@@ -214,7 +230,9 @@ void add_simulate(CLI::App& app, ChosenCommand& chosen) {
       "(what\n"
       "the next action waits for), drain (the others end their part), nothing to do.\n"
       "exposed: the idle time in which what a device waits for is on a link.\n"
-      "Nothing is trained; CPU devices are measured first. Exit code 3: it does not fit.");
+      "Nothing is trained; CPU devices are measured first. Exit code 3: it does not fit.\n"
+      "Of several, those that cannot be played have a row that says why; the exit code is 0 where "
+      "one\nfits, else 3 where one is only too large, else 2.");
   command->callback([=, &chosen] {
     chosen.body = [=](const Console& console) { return simulate(*arguments, *what_if, console); };
   });

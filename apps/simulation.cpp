@@ -96,6 +96,13 @@ Status check_timeline(const Plan& plan) {
 
 }  // namespace
 
+Status check_schedule_name(const std::string& name) {
+  if (name.empty() || parse_schedule_kind(name) || parse_schedule_family(name)) return {};
+  return refuse(fmt::format("--schedule {}: there is no such schedule; nearest: {}; there are {}",
+                            name, nearest_of_all(name, schedule_names()),
+                            joined(schedule_names())));
+}
+
 Result<SimulationSource> SimulationSource::from_config(const std::string& name,
                                                        const RunSpec& spec) {
   auto planned = plan_training(spec);
@@ -108,10 +115,10 @@ SimulationSource SimulationSource::from_planned(const std::string& name,
                                                 PlannedRun planned) {
   SimulationSource source;
   source.name_ = name;
-  source.spec_ = std::make_shared<const RunSpec>(spec);
+  source.spec_ = std::make_shared<const RunSpec>(settled(spec, planned.plan));
   source.plan_ = std::move(planned.plan);
   source.cluster_ = std::move(planned.cluster);
-  source.profile_ = profile_model(spec.model, spec.shape);
+  source.profile_ = profile_model(spec.model, source.plan_.shape);
   return source;
 }
 
@@ -160,10 +167,7 @@ Result<SimulationCase> SimulationSource::schedule(const std::string& name) const
   const auto kind = parse_schedule_kind(name);
   if (name.empty() || (kind && *kind == plan_.schedule_kind)) return case_of(plan_);
   const auto family = parse_schedule_family(name);
-  if (!kind && !family)
-    return refuse(fmt::format("--schedule {}: there is no such schedule; nearest: {}; there are {}",
-                              name, nearest_of_all(name, schedule_names()),
-                              joined(schedule_names())));
+  TROUPE_TRY(check_schedule_name(name));
   if (spec_ == nullptr)
     return refuse(
         fmt::format("--schedule {}: {} holds the times of its own schedule ({}) alone; "

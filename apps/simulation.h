@@ -31,6 +31,12 @@ struct SimulationCase {
   std::vector<std::string> notes;
 };
 
+/// One of several cases that cannot be played, or not be planned.
+struct RefusedCase {
+  std::string source, schedule;
+  Error why;
+};
+
 /// A source of cases: a configuration, planned once, or a plan.json.
 class SimulationSource {
  public:
@@ -70,6 +76,9 @@ struct SimulatedStep {
   std::vector<std::string> hang;
 };
 Result<SimulatedStep> simulate_case(const SimulationCase& one, const WhatIf& what_if);
+
+/// Error invalid_input: no schedule has this name; says which is nearest and which there are.
+Status check_schedule_name(const std::string& name);
 
 /// Devices over their memory, as `plan` would refuse them; empty: it fits.
 std::string shortfall_text(const SimulationCase& one);

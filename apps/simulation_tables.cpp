@@ -47,15 +47,18 @@ Table use_table(const SimulationCase& one, const SimulatedStep& step, bool all_r
 }
 
 Table comparison_table(const std::vector<SimulationCase>& cases,
-                       const std::vector<SimulatedStep>& steps) {
-  Table table({{"configuration", "source", false},
-               {"schedule", "schedule", false},
-               {"step", "step_seconds", true},
-               {"against the first", "against_first", true},
-               {"bubble", "bubble", true},
-               {"exposed", "exposed_seconds", true},
-               {"fullest device", "fullest_share", true},
-               {"fits", "fits", false}});
+                       const std::vector<SimulatedStep>& steps,
+                       const std::vector<RefusedCase>& refused) {
+  std::vector<TableColumn> columns({{"configuration", "source", false},
+                                    {"schedule", "schedule", false},
+                                    {"step", "step_seconds", true},
+                                    {"against the first", "against_first", true},
+                                    {"bubble", "bubble", true},
+                                    {"exposed", "exposed_seconds", true},
+                                    {"fullest device", "fullest_share", true},
+                                    {"fits", "fits", false}});
+  if (!refused.empty()) columns.push_back({"not played because", "refused", false});
+  Table table(columns);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     double fullest = 0;
     for (std::size_t d = 0; d < cases[i].memory.size(); ++d)
@@ -65,15 +68,31 @@ Table comparison_table(const std::vector<SimulationCase>& cases,
     const bool ended = steps[i].played.ended();
     const bool comparable = ended && steps.front().played.ended() && steps.front().seconds > 0;
     const double against = comparable ? steps[i].seconds / steps.front().seconds - 1 : 0;
-    table.add({{cases[i].source, cases[i].source},
-               {cases[i].schedule_name, cases[i].schedule_name},
-               ended ? seconds_cell(steps[i].seconds) : TableCell{"hangs", nullptr},
-               comparable ? TableCell{fmt::format("{:+.1f} %", 100 * against), against}
-                          : TableCell{"-", nullptr},
-               share_cell(steps[i].bubble),
-               seconds_cell(steps[i].exposed),
-               share_cell(fullest),
-               {fits ? "yes" : "no", fits}});
+    std::vector<TableCell> row{{cases[i].source, cases[i].source},
+                               {cases[i].schedule_name, cases[i].schedule_name},
+                               ended ? seconds_cell(steps[i].seconds) : TableCell{"hangs", nullptr},
+                               comparable
+                                   ? TableCell{fmt::format("{:+.1f} %", 100 * against), against}
+                                   : TableCell{"-", nullptr},
+                               share_cell(steps[i].bubble),
+                               seconds_cell(steps[i].exposed),
+                               share_cell(fullest),
+                               {fits ? "yes" : "no", fits}};
+    if (!refused.empty()) row.push_back({"", nullptr});
+    table.add(std::move(row));
+  }
+  const TableCell none{"-", nullptr};
+  for (const RefusedCase& one : refused) {
+    const bool fits = one.why.code != ErrorCode::does_not_fit;
+    table.add({{one.source, one.source},
+               {one.schedule.empty() ? "-" : one.schedule, one.schedule},
+               none,
+               none,
+               none,
+               none,
+               none,
+               fits ? none : TableCell{"no", false},
+               {one.why.text, one.why.text}});
   }
   return table;
 }

@@ -13,9 +13,11 @@ namespace troupe {
 /// `all_reasons`: also those that no device has.
 Table use_table(const SimulationCase& one, const SimulatedStep& step, bool all_reasons);
 
-/// One row per case: step, against the first, bubble, exposed communication, memory.
+/// One row per case: step, against the first, bubble, exposed communication, memory; then one per
+/// refused case, with why.
 Table comparison_table(const std::vector<SimulationCase>& cases,
-                       const std::vector<SimulatedStep>& steps);
+                       const std::vector<SimulatedStep>& steps,
+                       const std::vector<RefusedCase>& refused = {});
 
 /// Heading, figures, table and notes of one case.
 std::string simulation_text(const SimulationCase& one,

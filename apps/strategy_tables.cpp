@@ -124,10 +124,25 @@ nlohmann::json reasons_json(const PlanReasons& reasons, Seconds step, const Clus
           {"changes", list}};
 }
 
+nlohmann::json choices_json(const std::vector<StepChoice>& choices) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const StepChoice& one : choices)
+    list.push_back({{"microbatches", one.shape.microbatch_count},
+                    {"microbatch_size", one.shape.microbatch_size},
+                    {"schedule", to_string(one.schedule)},
+                    {"chunks", one.chunks},
+                    {"trains", !one.recompute},
+                    {"recompute", one.recompute},
+                    {"step_seconds", one.step ? nlohmann::json(*one.step) : nlohmann::json()}});
+  return list;
+}
+
 std::string choices_text(const std::vector<StepChoice>& choices, Seconds step) {
   if (choices.empty() || !choices.front().step) return "";
-  std::string text = fmt::format("left open; quickest: {}: {}\n", choice_text(choices.front()),
-                                 change_text(*choices.front().step, step));
+  std::string text = fmt::format(
+      "left open (\"auto\" for training.microbatches and plan.schedule takes what trains); "
+      "quickest: {}: {}\n",
+      choice_text(choices.front()), change_text(*choices.front().step, step));
   if (!choices.front().recompute) return text;
   text += "layers do not compute activations again yet: this is a price alone\n";
   for (const StepChoice& one : choices)

@@ -20,5 +20,7 @@ std::string reasons_text(const PlanReasons& reasons, Seconds step, const Cluster
 nlohmann::json reasons_json(const PlanReasons& reasons, Seconds step, const ClusterSpec& cluster);
 /// What would be chosen of what the configuration leaves open, beside the step as it is.
 std::string choices_text(const std::vector<StepChoice>& choices, Seconds step);
+/// All of them, the quickest first.
+nlohmann::json choices_json(const std::vector<StepChoice>& choices);
 
 }  // namespace troupe

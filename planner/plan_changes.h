@@ -26,9 +26,9 @@ struct PlanReasons {
   std::vector<PlanChange> changes;
 };
 
-/// Plans again with 1 GiB more on the fullest device, the same on the busiest where that is another
-/// one, and one more device of each kind beside the first of its kind. As slow as so many plans.
-/// `plan` is what make_plan answered to the request.
-PlanReasons reasons_of(const Plan& plan, const PlanRequest& request);
+/// Plans again by the same strategy with 1 GiB more on the fullest device, the same on the busiest
+/// where that is another one, and one more device of each kind beside the first of its kind. As
+/// slow as so many plans. `outcome` is what its strategy answered to the request; not a refusal.
+PlanReasons reasons_of(const StrategyOutcome& outcome, const PlanRequest& request);
 
 }  // namespace troupe

@@ -21,10 +21,13 @@ struct Named {
   Strategy strategy;
   std::string_view name;
 };
-constexpr Named names[] = {
-    {Strategy::even, "even"},       {Strategy::edgepipe, "edgepipe"},
-    {Strategy::hetpipe, "hetpipe"}, {Strategy::memory_balanced, "memory-balanced"},
-    {Strategy::zebra, "zebra"},     {Strategy::automatic, "auto"}};
+constexpr Named names[] = {{Strategy::even, "even"},
+                           {Strategy::edgepipe, "edgepipe"},
+                           {Strategy::hetpipe, "hetpipe"},
+                           {Strategy::memory_balanced, "memory-balanced"},
+                           {Strategy::zebra, "zebra"},
+                           {Strategy::automatic, "auto"},
+                           {Strategy::configured, "configured"}};
 
 StrategyOutcome refused(Strategy strategy, Error error) {
   StrategyOutcome outcome;
@@ -220,8 +223,11 @@ StrategyOutcome side_by_side(const WorkerCluster& cluster,
                                                          seconds.begin() + stage.last, 0.0);
       busy += own;
       ++outcome.devices_used;
-      outcome.memory_share =
-          std::max(outcome.memory_share, memory_share(cluster, costs, worker, s));
+      if (const double share = memory_share(cluster, costs, worker, s);
+          share > outcome.memory_share) {
+        outcome.memory_share = share;
+        outcome.fullest = DeviceId{stage.device};
+      }
       if (own <= outcome.slowest_busy) continue;
       outcome.slowest_busy = own;
       outcome.slowest = DeviceId{stage.device};
@@ -304,17 +310,20 @@ StrategyOutcome measured_outcome(Strategy strategy, Plan plan, const ClusterSpec
   outcome.devices_used = static_cast<std::uint32_t>(cluster.devices.size() - plan.unused.size());
   outcome.bubble = 1 - std::accumulate(busy.begin(), busy.end(), 0.0) /
                            std::max(outcome.devices_used * outcome.step, 1e-300);
-  for (std::size_t d = 0; d < plan.memory.size(); ++d)
-    outcome.memory_share =
-        std::max(outcome.memory_share, static_cast<double>(plan.memory[d].total()) /
-                                           static_cast<double>(cluster.devices[d].memory));
+  for (std::uint32_t d = 0; d < plan.memory.size(); ++d) {
+    const double share = static_cast<double>(plan.memory[d].total()) /
+                         static_cast<double>(cluster.devices[d].memory);
+    if (share <= outcome.memory_share) continue;
+    outcome.memory_share = share;
+    outcome.fullest = DeviceId{d};
+  }
   outcome.plan = std::move(plan);
   return outcome;
 }
 
 StrategyOutcome run_strategy(Strategy strategy, const PlanRequest& request) {
   PlanOptions options = request.options;
-  options.pinned.clear();
+  if (strategy != Strategy::configured) options.pinned.clear();
   const PlanRequest open{request.model, request.cluster, request.profile, options,
                          request.profile_at};
   if (const Status status = check_request(open.model, open.cluster, options); !status)
@@ -328,7 +337,8 @@ StrategyOutcome run_strategy(Strategy strategy, const PlanRequest& request) {
       return refused(strategy, {ErrorCode::invalid_input,
                                 "the model has no experts, so that nothing but attention would be "
                                 "left for the devices of either side; nearest: auto"});
-    case Strategy::automatic: break;
+    case Strategy::automatic:
+    case Strategy::configured: break;
   }
   auto plan = make_plan(open.model, open.cluster, open.profile, options, open.profile_at);
   if (!plan) return refused(strategy, plan.error());

@@ -11,6 +11,7 @@
 ///                    where most microbatches are in flight
 ///   zebra            attention and experts on different devices: Wu et al. 2025 (arXiv:2504.03871)
 ///   auto             the planner's own search
+///   configured       the plan that trains: the pinned stages where there are some, else auto's
 #pragma once
 
 #include <optional>
@@ -23,10 +24,18 @@
 
 namespace troupe {
 
-enum class Strategy : std::uint8_t { even, edgepipe, hetpipe, memory_balanced, zebra, automatic };
-inline constexpr Strategy all_strategies[] = {Strategy::even,    Strategy::edgepipe,
-                                              Strategy::hetpipe, Strategy::memory_balanced,
-                                              Strategy::zebra,   Strategy::automatic};
+enum class Strategy : std::uint8_t {
+  even,
+  edgepipe,
+  hetpipe,
+  memory_balanced,
+  zebra,
+  automatic,
+  configured
+};
+inline constexpr Strategy all_strategies[] = {
+    Strategy::configured,      Strategy::even,  Strategy::edgepipe, Strategy::hetpipe,
+    Strategy::memory_balanced, Strategy::zebra, Strategy::automatic};
 std::string_view to_string(Strategy strategy);
 /// Error invalid_input: no strategy has this name; says which there are.
 Result<Strategy> parse_strategy(std::string_view text);
@@ -36,7 +45,7 @@ struct PlanRequest {
   const ModelSpec& model;
   const ClusterSpec& cluster;
   const ModelProfile& profile;
-  const PlanOptions& options;  ///< pins are for no strategy
+  const PlanOptions& options;  ///< pins are for `configured` alone
   ProfileAt profile_at = {};
 };
 
@@ -51,7 +60,8 @@ struct StrategyOutcome {
   DeviceId slowest;  ///< the device that computes longest
   Seconds slowest_busy = 0;
   double bubble = 0;        ///< share of the step that the devices in use idle, on average
-  double memory_share = 0;  ///< of the fullest device: predicted peak by memory
+  DeviceId fullest;         ///< the device with the largest predicted peak by memory
+  double memory_share = 0;  ///< that share
   std::uint32_t devices_used = 0;
 };
 

@@ -119,8 +119,99 @@ TEST_CASE("plan --compare puts strategies in one table, with why some are refuse
   CHECK(rows[0].at("step_seconds").get<double>() > 0);
   CHECK(rows[0].at("against_best") == 0);
   CHECK(rows[1].at("step_seconds").is_null());
-  // Nothing fits: the exit code says so.
-  CHECK(call({"plan", "conf/demo.toml", "--compare=zebra"}).code == 3);
+  // The plan that trains comes first; without pins it is the automatic one.
+  const auto rows_of_all =
+      nlohmann::json::parse(call({"plan", "conf/demo.toml", "--compare", "--json"}).out);
+  CHECK(rows_of_all.front().at("strategy") == "configured");
+  CHECK(rows_of_all.front().at("step_seconds") == rows_of_all.back().at("step_seconds"));
+}
+
+TEST_CASE("plan --compare ends with 0, 3 or 2: one has a plan, one is too large, none can be") {
+  CHECK(call({"plan", "conf/demo.toml", "--compare=zebra,auto"}).code == 0);
+  CHECK(call({"plan", "conf/demo.toml", "--compare=zebra"}).code == 2);
+  const std::vector<std::string> tiny{"plan", "conf/demo.toml", "--set",
+                                      "emulation.memory_scale=1e-5"};
+  for (const char* compared : {"--compare", "--compare=zebra,even", "--compare=even"}) {
+    INFO(compared);
+    auto arguments = tiny;
+    arguments.emplace_back(compared);
+    CHECK(call(arguments).code == 3);
+  }
+  // A schedule that some strategies cannot have takes no other row away.
+  const auto rows =
+      nlohmann::json::parse(call({"plan", "conf/demo.toml", "--set", "plan.schedule=interleaved",
+                                  "--set", "plan.chunks=2", "--compare", "--json"})
+                                .out);
+  std::size_t refused = 0, planned = 0;
+  for (const auto& row : rows) {
+    if (row.at("refused").is_null())
+      ++planned;
+    else
+      ++refused;
+  }
+  CHECK(planned >= 2);
+  CHECK(refused >= 2);
+}
+
+TEST_CASE("plan --compare of pinned stages: they are the row of the configuration") {
+  const auto json = [](std::vector<std::string> arguments) {
+    arguments.emplace_back("--json");
+    const auto answer = call(arguments);
+    INFO(answer.err);
+    REQUIRE(answer.code == 0);
+    return nlohmann::json::parse(answer.out);
+  };
+  const auto rows = json({"plan", "conf/mixed_gpus_pinned.toml", "--compare=configured,auto"});
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0].at("strategy") == "configured");
+  CHECK(rows[0].at("step_seconds") ==
+        json({"plan", "conf/mixed_gpus_pinned.toml"}).at("predicted_step"));
+  CHECK(rows[0].at("step_seconds") != rows[1].at("step_seconds"));
+}
+
+TEST_CASE("plan --explain tells of every strategy, as JSON too") {
+  const auto replicas = call({"plan", "conf/demo.toml", "--strategy", "hetpipe", "--explain"});
+  CHECK(replicas.code == 0);
+  CHECK(replicas.out.find("\nbinds: ") != std::string::npos);
+  CHECK(replicas.out.find("with one more device like t4: ") != std::string::npos);
+  const auto json = nlohmann::json::parse(
+      call({"plan", "conf/demo.toml", "--strategy", "hetpipe", "--explain", "--json"}).out);
+  CHECK(json.contains("step_seconds") != json.contains("plan"));  // replicas, or one worker
+  CHECK(json.at("reasons").at("changes").size() >= 4);
+  const auto refused = call({"plan", "conf/demo.toml", "--compare", "--explain"});
+  CHECK(refused.code == 2);
+  CHECK(refused.err.find("leave out --explain") != std::string::npos);
+}
+
+TEST_CASE("auto microbatches and schedule are chosen alike by plan, simulate and check") {
+  const std::vector<std::string> open{"conf/demo.toml", "--set", "training.microbatches=auto",
+                                      "--set", "plan.schedule=auto"};
+  const auto with = [&open](const char* command, std::vector<std::string> more) {
+    std::vector<std::string> arguments{command};
+    arguments.insert(arguments.end(), open.begin(), open.end());
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const auto answer = call(arguments);
+    INFO(answer.err);
+    REQUIRE(answer.code == 0);
+    return answer.out;
+  };
+  const std::string text = with("plan", {});
+  CHECK(text.find("\nchosen: ") != std::string::npos);
+  CHECK(text.find("\nnext choice: ") != std::string::npos);
+  const auto plan = nlohmann::json::parse(with("plan", {"--json"}));
+  const auto fixed = nlohmann::json::parse(call({"plan", "conf/demo.toml", "--json"}).out);
+  CHECK(plan.at("predicted_step") <= fixed.at("predicted_step"));
+  const auto played = nlohmann::json::parse(with("simulate", {"--json"}));
+  CHECK(played.at("microbatches") == plan.at("shape").at("microbatch_count"));
+  CHECK(played.at("schedule") == plan.at("schedule_kind"));
+  CHECK(played.at("step_seconds") == plan.at("predicted_step"));
+  CHECK(with("check", {}).find("as many microbatches as `troupe plan` chooses") !=
+        std::string::npos);
+  const auto rows = nlohmann::json::parse(with("plan", {"--compare=configured,even", "--json"}));
+  CHECK(rows[0].at("step_seconds") == plan.at("predicted_step"));
+  const auto why = nlohmann::json::parse(with("plan", {"--explain", "--json"}));
+  CHECK(why.at("plan") == plan);
+  CHECK_FALSE(why.contains("left_open"));
 }
 
 TEST_CASE("plan --strategy places as it is told, or says why not") {

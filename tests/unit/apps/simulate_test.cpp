@@ -221,6 +221,34 @@ TEST_CASE("simulate: every schedule that has a name plays on the demo's devices 
   CHECK(odd.err.find("schedule \"chimera\"") != std::string::npos);
 }
 
+TEST_CASE("simulate: of several schedules, one that cannot be played has a row with why") {
+  const std::vector<std::string> roomy{"simulate", "conf/demo.toml", "--set",
+                                       "emulation.memory_scale=0.01"};
+  const auto with = [](std::vector<std::string> arguments, const std::vector<std::string>& names,
+                       bool json) {
+    for (const std::string& name : names) arguments.insert(arguments.end(), {"--schedule", name});
+    if (json) arguments.emplace_back("--json");
+    return call(arguments);
+  };
+  const auto text = with(roomy, {"chimera", "1f1b"}, false);
+  INFO(text.out << text.err);
+  CHECK(text.code == 0);
+  CHECK(text.err.empty());
+  CHECK(text.out.find("not played because") != std::string::npos);
+  CHECK(text.out.find("schedule \"chimera\"") != std::string::npos);
+  const auto list = nlohmann::json::parse(with(roomy, {"chimera", "1f1b"}, true).out);
+  REQUIRE(list.size() == 2);
+  CHECK(list[0].at("schedule") == "1f1b");
+  CHECK(list[1].at("schedule") == "chimera");
+  CHECK(list[1].at("fits").is_null());
+  CHECK(with(roomy, {"chimera", "dualpipe"}, false).code == 2);
+  CHECK(with({"simulate", "conf/demo.toml", "--set", "emulation.memory_scale=0.0001"},
+             {"1f1b", "gpipe"}, false)
+            .code == 3);
+  // A name that is none is a mistake, not a row.
+  CHECK(with(roomy, {"1f1b", "zb-h3"}, false).code == 2);
+}
+
 TEST_CASE("L024 a device that slows down is the one that the others wait for") {
   const SimulationCase one = two_stages(8);
   WhatIf what_if;

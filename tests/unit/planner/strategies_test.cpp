@@ -82,7 +82,7 @@ TEST_CASE("strategies have names, and unknown ones are answered with those there
   REQUIRE_FALSE(none.ok());
   CHECK(none.error().text ==
         "there is no strategy \"pipedream\"; there are even, edgepipe, hetpipe, memory-balanced, "
-        "zebra, auto");
+        "zebra, auto, configured");
 }
 
 TEST_CASE("even: as many layers on every device, in the cluster's order") {
@@ -219,9 +219,9 @@ TEST_CASE("the idle share of a strategy is what its devices do not compute") {
 TEST_CASE("what a change would buy is the plan with the change") {
   Problem given = problem(12, {1, 2, 4}, 8);
   given.cluster.devices[2].memory = 6_MiB;  // the fastest holds few layers
-  const auto plan = make_plan(given.model, given.cluster, given.profile, given.options);
-  REQUIRE(plan.ok());
-  const PlanReasons reasons = reasons_of(*plan, given.request());
+  const StrategyOutcome plan = run_strategy(Strategy::automatic, given.request());
+  REQUIRE(plan.plan);
+  const PlanReasons reasons = reasons_of(plan, given.request());
   CHECK(reasons.fullest == DeviceId{2});
   CHECK(reasons.memory_binds);
   ClusterSpec more = given.cluster;
@@ -229,7 +229,7 @@ TEST_CASE("what a change would buy is the plan with the change") {
   REQUIRE(reasons.changes.front().step);
   CHECK(*reasons.changes.front().step ==
         make_plan(given.model, more, given.profile, given.options)->predicted_step);
-  CHECK(*reasons.changes.front().step < plan->predicted_step);
+  CHECK(*reasons.changes.front().step < plan.step);
   // One more device of each kind: three kinds.
   CHECK(std::count_if(reasons.changes.begin(), reasons.changes.end(), [](const PlanChange& one) {
           return one.change.rfind("one more device like dev", 0) == 0;
@@ -238,4 +238,38 @@ TEST_CASE("what a change would buy is the plan with the change") {
   more.devices.push_back(more.devices[2]);
   CHECK(*reasons.changes.back().step ==
         make_plan(given.model, more, given.profile, given.options)->predicted_step);
+}
+
+TEST_CASE("what a change would buy is asked of the strategy that made the plan") {
+  Problem given = problem(10, {1, 4, 2}, 8);
+  given.cluster.devices[1].memory = 5_MiB;
+  for (const Strategy strategy : {Strategy::even, Strategy::hetpipe}) {
+    const StrategyOutcome outcome = run_strategy(strategy, given.request());
+    REQUIRE_FALSE(outcome.refused);
+    const PlanReasons reasons = reasons_of(outcome, given.request());
+    CHECK(reasons.busy == outcome.slowest_busy);
+    CHECK(reasons.share == outcome.memory_share);
+    ClusterSpec more = given.cluster;
+    more.devices[reasons.fullest.index()].memory += 1_GiB;
+    const StrategyOutcome again =
+        run_strategy(strategy, {given.model, more, given.profile, given.options});
+    REQUIRE_FALSE(again.refused);
+    CHECK(*reasons.changes.front().step == again.step);
+    more = given.cluster;
+    more.devices.push_back(more.devices[2]);
+    CHECK(*reasons.changes.back().step ==
+          run_strategy(strategy, {given.model, more, given.profile, given.options}).step);
+  }
+}
+
+TEST_CASE("configured: the pinned stages where there are some, else what auto finds") {
+  Problem given = problem(10, {1, 4, 2}, 8);
+  const StrategyOutcome best = run_strategy(Strategy::automatic, given.request());
+  CHECK(run_strategy(Strategy::configured, given.request()).plan == best.plan);
+  given.options.pinned = stages_of({6, 3, 3});
+  const StrategyOutcome pinned = run_strategy(Strategy::configured, given.request());
+  REQUIRE(pinned.plan);
+  CHECK(pinned.plan->stages == given.options.pinned);
+  CHECK(pinned.step > best.step);
+  CHECK(run_strategy(Strategy::automatic, given.request()).plan == best.plan);
 }
