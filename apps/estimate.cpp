@@ -180,6 +180,7 @@ Table share_table(const Question& question, const SharedStep& step) {
                {"sequences", "sequences", true},
                {"share", "share", true},
                {"layout", "layout", false},
+               {"idle", "idle_devices", true},
                {"busy", "busy_s", true},
                {"memory", "memory_bytes", true}});
   for (std::size_t g = 0; g < step.shares.size(); ++g) {
@@ -192,6 +193,7 @@ Table share_table(const Question& question, const SharedStep& step) {
                  {"0", 0},
                  {"0.0 %", 0.0},
                  {"not used", nullptr},
+                 {fmt::format("{}", group.devices), group.devices},
                  {"", nullptr},
                  {"", nullptr}});
       continue;
@@ -199,10 +201,12 @@ Table share_table(const Question& question, const SharedStep& step) {
     const auto bytes = static_cast<Bytes>(share.layout->bytes.total());
     const std::string layout = layout_text(share.layout->layout);
     const Seconds busy = share.layout->seconds.total();
+    const std::uint64_t idle = group.devices - share.layout->layout.devices();
     table.add({{name, name},
                {fmt::format("{}", share.batch), share.batch},
                share_cell(part),
                {layout, layout},
+               {fmt::format("{}", idle), idle},
                {format_seconds(busy), busy},
                {format_bytes(bytes), bytes}});
   }
@@ -216,7 +220,10 @@ Result<PlayedLayouts> play_shares(const Question& question,
                                   const Table& table) {
   std::vector<PlacedLayout> placed;
   for (std::size_t g = 0; g < step.shares.size(); ++g)
-    if (step.shares[g].layout) placed.push_back({question.groups[g], *step.shares[g].layout});
+    if (step.shares[g].layout) {
+      placed.push_back({question.groups[g], *step.shares[g].layout});
+      placed.back().group.devices = step.shares[g].layout->layout.devices();
+    }
   auto played = play_layouts(question, placed, placed.size(), play);
   if (!played) return played;
   for (PagePlan& plan : played->plans)

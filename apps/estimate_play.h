@@ -27,7 +27,7 @@ std::shared_ptr<PlayArguments> add_play_arguments(CLI::App& command);
 
 /// A layout on devices of one kind.
 struct PlacedLayout {
-  const DeviceGroup& group;
+  DeviceGroup group;  ///< its devices are those of the layout
   PricedLayout priced;
 };
 

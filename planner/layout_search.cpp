@@ -182,10 +182,11 @@ struct Offers {
 };
 
 /// What tells layouts of one search apart, but for the batch.
-using LayoutKey = std::array<std::uint64_t, 8>;
+using LayoutKey = std::array<std::uint64_t, 9>;
 LayoutKey key_of(const Layout& layout) {
   return {layout.tensor,
           layout.pipeline,
+          layout.data,
           layout.context,
           layout.expert,
           layout.microbatch,
@@ -213,6 +214,39 @@ std::set<std::uint64_t> ranking_batches(const DeviceGroup& group,
   return out;
 }
 
+/// How many of so many equal parts are worth a try, rising, all of them last.
+std::set<std::uint64_t> parts_of(std::uint64_t all, std::uint64_t batch, std::uint64_t few) {
+  std::set<std::uint64_t> out{all};
+  for (std::uint64_t part = 1; all <= few && part < all; ++part) out.insert(part);
+  if (all <= few) return out;
+  std::uint64_t power = 1;
+  for (; 2 * power <= all; power *= 2) out.insert(all / power * power);
+  out.insert(power);
+  if (power / 2 * 3 <= all) out.insert(power / 2 * 3);
+  for (std::uint64_t part = all; part > 0; --part)
+    if (batch % part == 0) {
+      out.insert(part);
+      break;
+    }
+  return out;
+}
+
+/// The group and smaller ones of its whole nodes, or of its devices where there is one node, by
+/// rising size.
+std::vector<DeviceGroup> parts_of(const DeviceGroup& group,
+                                  std::uint64_t batch,
+                                  std::uint64_t few) {
+  const std::uint64_t per_node = whole(group.cluster.net.devices_per_node);
+  const bool nodes = per_node > 0 && group.devices > per_node && group.devices % per_node == 0;
+  const std::uint64_t unit = nodes ? per_node : 1;
+  std::vector<DeviceGroup> out;
+  for (const std::uint64_t count : parts_of(group.devices / unit, batch, few)) {
+    out.push_back(group);
+    out.back().devices = count * unit;
+  }
+  return out;
+}
+
 Offers offers_of(const ArchitectureRun& run,
                  const DeviceGroup& group,
                  std::uint64_t batch,
@@ -224,19 +258,21 @@ Offers offers_of(const ArchitectureRun& run,
              std::vector<std::optional<PricedLayout>>(batch + 1)};
   out.seconds[0] = 0;
   std::set<LayoutKey> priced;
-  for (const std::uint64_t ranked : ranking_batches(group, batch, unit))
-    for (const PricedLayout& candidate :
-         search_layouts(run, group, ranked, framework, choices, keep).best) {
-      if (!priced.insert(key_of(candidate.layout)).second) continue;
-      const std::uint64_t grain =
-          std::lcm(candidate.layout.data * candidate.layout.microbatch, unit);
-      for (std::uint64_t share = grain; share <= batch; share += grain) {
-        auto offer = with_batch(run, group, share, framework, candidate.layout);
-        if (!offer || offer->seconds.total() >= out.seconds[share]) continue;
-        out.seconds[share] = offer->seconds.total();
-        out.layouts[share] = std::move(offer);
+  constexpr std::uint64_t few = 8;
+  for (const DeviceGroup& part : parts_of(group, batch, few))
+    for (const std::uint64_t ranked : ranking_batches(part, batch, unit))
+      for (const PricedLayout& candidate :
+           search_layouts(run, part, ranked, framework, choices, keep).best) {
+        if (!priced.insert(key_of(candidate.layout)).second) continue;
+        const std::uint64_t grain =
+            std::lcm(candidate.layout.data * candidate.layout.microbatch, unit);
+        for (std::uint64_t share = grain; share <= batch; share += grain) {
+          auto offer = with_batch(run, part, share, framework, candidate.layout);
+          if (!offer || offer->seconds.total() >= out.seconds[share]) continue;
+          out.seconds[share] = offer->seconds.total();
+          out.layouts[share] = std::move(offer);
+        }
       }
-    }
   return out;
 }
 
@@ -271,24 +307,6 @@ std::vector<Ends> join(const std::vector<Offers>& offers, std::uint64_t batch, s
     ends.push_back(std::move(after));
   }
   return ends;
-}
-
-/// How many of so many equal parts are worth a try, rising, all of them last.
-std::set<std::uint64_t> parts_of(std::uint64_t all, std::uint64_t batch) {
-  constexpr std::uint64_t few = 32;
-  std::set<std::uint64_t> out{all};
-  for (std::uint64_t part = 1; all <= few && part < all; ++part) out.insert(part);
-  if (all <= few) return out;
-  std::uint64_t power = 1;
-  for (; 2 * power <= all; power *= 2) out.insert(all / power * power);
-  out.insert(power);
-  if (power / 2 * 3 <= all) out.insert(power / 2 * 3);
-  for (std::uint64_t part = all; part > 0; --part)
-    if (batch % part == 0) {
-      out.insert(part);
-      break;
-    }
-  return out;
 }
 
 }  // namespace
@@ -332,16 +350,12 @@ UsedDevices search_used(const ArchitectureRun& run,
                         const LayoutChoices& choices,
                         std::size_t keep) {
   constexpr double same_time = 1e-9;
-  const std::uint64_t per_node = whole(group.cluster.net.devices_per_node);
-  const bool nodes = per_node > 0 && group.devices > per_node && group.devices % per_node == 0;
-  const std::uint64_t unit = nodes ? per_node : 1;
+  constexpr std::uint64_t few = 32;
   UsedDevices out{group.devices, search_layouts(run, group, batch, framework, choices, keep), {}};
   std::optional<PricedLayout> of_all;
   if (!out.search.best.empty()) of_all = out.search.best.front();
   Seconds least = of_all ? of_all->seconds.total() : never;
-  DeviceGroup part = group;
-  for (const std::uint64_t count : parts_of(group.devices / unit, batch)) {
-    part.devices = count * unit;
+  for (const DeviceGroup& part : parts_of(group, batch, few)) {
     if (part.devices == group.devices) continue;
     LayoutSearch search = search_layouts(run, part, batch, framework, choices, keep);
     if (search.best.empty()) continue;

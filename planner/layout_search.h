@@ -87,10 +87,10 @@ struct SharedStep {
 };
 /// The shares of the batch that end the step soonest, every group with its best layout for its
 /// share, by dynamic programming over groups. Exact up to 128 sequences. Of more, a group's layouts
-/// are the `keep` best ones at the batch, its halves and multiples of its replicas; of more than
-/// 2048, shares are multiples of a divisor. `between` is the bandwidth of one node's network
-/// between groups; the gradients of the whole model pass over it once each way. Nothing where no
-/// group holds the model.
+/// are the `keep` best ones at the batch, its halves and multiples of its replicas, of the group
+/// and of parts of it as in `search_used` (all counts up to 8); of more than 2048, shares are
+/// multiples of a divisor. `between` is the bandwidth of one node's network between groups; the
+/// gradients of the whole model pass over it once each way. Nothing where no group holds the model.
 std::optional<SharedStep> share_batch(const ArchitectureRun& run,
                                       const std::vector<DeviceGroup>& groups,
                                       std::uint64_t batch,

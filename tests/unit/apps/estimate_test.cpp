@@ -55,6 +55,27 @@ TEST_CASE("estimate --explain says what binds, and what more would buy") {
     CHECK(answer.out.find(part) != std::string::npos);
 }
 
+TEST_CASE("estimate leaves a node idle that divides nothing, and says what it would cost") {
+  const auto with = [](const std::string& devices, std::vector<std::string> more) {
+    std::vector<std::string> arguments{
+        model("llama-3.1-70b"), "--devices", devices, "--batch", "128", "--sequence", "4096"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return estimate(arguments);
+  };
+  const auto nine = nlohmann::json::parse(with("h100_sxm5_80=9x8", {"--json"}).out);
+  const auto eight = nlohmann::json::parse(with("h100_sxm5_80=8x8", {"--json"}).out);
+  CHECK(eight.at("devices").at("idle") == 0);
+  CHECK(nine.at("devices").at("idle") == 8);
+  CHECK(nine.at("devices").at("count") == 64);
+  CHECK(nine.at("layouts") == eight.at("layouts"));
+  CHECK(nine.at("step_with_all_devices_s") > nine.at("layouts").at(0).at("step_s"));
+  const Outcome text = with("h100_sxm5_80=9x8", {});
+  CHECK(text.out.find("8 of 72 devices stay idle: with all of them ") != std::string::npos);
+  const Outcome why = with("h100_sxm5_80=8x8", {"--explain"});
+  CHECK(why.out.find("one more node: ") != std::string::npos);
+  CHECK(why.out.find(" devices idle\n") != std::string::npos);
+}
+
 TEST_CASE("a model that fits nowhere is refused with the bytes that are missing, exit code 3") {
   const Outcome refused = estimate(
       {model("llama-3.1-405b"), "--devices", "t4_16=1x1", "--batch", "1", "--sequence", "1024"});

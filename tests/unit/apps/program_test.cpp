@@ -165,7 +165,7 @@ TEST_CASE("plan --compare of pinned stages: they are the row of the configuratio
   REQUIRE(rows.size() == 2);
   CHECK(rows[0].at("strategy") == "configured");
   CHECK(rows[0].at("step_seconds") ==
-        json({"plan", "conf/mixed_gpus_pinned.toml"}).at("predicted_step"));
+        json({"plan", "conf/mixed_gpus_pinned.toml"}).at("predicted_step_seconds"));
   CHECK(rows[0].at("step_seconds") != rows[1].at("step_seconds"));
 }
 
@@ -200,15 +200,15 @@ TEST_CASE("auto microbatches and schedule are chosen alike by plan, simulate and
   CHECK(text.find("\nnext choice: ") != std::string::npos);
   const auto plan = nlohmann::json::parse(with("plan", {"--json"}));
   const auto fixed = nlohmann::json::parse(call({"plan", "conf/demo.toml", "--json"}).out);
-  CHECK(plan.at("predicted_step") <= fixed.at("predicted_step"));
+  CHECK(plan.at("predicted_step_seconds") <= fixed.at("predicted_step_seconds"));
   const auto played = nlohmann::json::parse(with("simulate", {"--json"}));
   CHECK(played.at("microbatches") == plan.at("shape").at("microbatch_count"));
   CHECK(played.at("schedule") == plan.at("schedule_kind"));
-  CHECK(played.at("step_seconds") == plan.at("predicted_step"));
+  CHECK(played.at("step_seconds") == plan.at("predicted_step_seconds"));
   CHECK(with("check", {}).find("as many microbatches as `troupe plan` chooses") !=
         std::string::npos);
   const auto rows = nlohmann::json::parse(with("plan", {"--compare=configured,even", "--json"}));
-  CHECK(rows[0].at("step_seconds") == plan.at("predicted_step"));
+  CHECK(rows[0].at("step_seconds") == plan.at("predicted_step_seconds"));
   const auto why = nlohmann::json::parse(with("plan", {"--explain", "--json"}));
   CHECK(why.at("plan") == plan);
   CHECK_FALSE(why.contains("left_open"));

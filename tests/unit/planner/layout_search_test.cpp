@@ -128,6 +128,19 @@ TEST_CASE("pinned values are kept") {
   }
 }
 
+/// The soonest end over every number of the group's devices that may take part.
+Seconds least_of_parts(const ArchitectureRun& model,
+                       const DeviceGroup& group,
+                       std::uint64_t batch) {
+  Seconds least = std::numeric_limits<Seconds>::infinity();
+  DeviceGroup part = group;
+  for (part.devices = 1; part.devices <= group.devices; ++part.devices) {
+    const auto best = search_layouts(model, part, batch, {}).best;
+    if (!best.empty()) least = std::min(least, best.front().seconds.total());
+  }
+  return least;
+}
+
 TEST_CASE("unlike groups get shares that no other division of the batch beats") {
   const ArchitectureRun model = gpt(8, 2048);
   const std::vector<DeviceGroup> groups{a100s(4), slowed(a100s(4), 3), slowed(a100s(2), 5)};
@@ -147,9 +160,7 @@ TEST_CASE("unlike groups get shares that no other division of the batch beats") 
         own[g].push_back(0);
         continue;
       }
-      const auto best = search_layouts(model, groups[g], share, {}).best;
-      own[g].push_back(best.empty() ? std::numeric_limits<Seconds>::infinity()
-                                    : best.front().seconds.total());
+      own[g].push_back(least_of_parts(model, groups[g], share));
     }
   Seconds least = std::numeric_limits<Seconds>::infinity();
   for (std::uint64_t first = 0; first <= batch; ++first)
@@ -177,13 +188,48 @@ TEST_CASE("shares that halving does not reach are found, and awkward batches are
     if (batch != 100) continue;
     Seconds least = std::numeric_limits<Seconds>::infinity();
     for (std::uint64_t first = 1; first < batch; ++first) {
-      const auto one = search_layouts(model, groups[0], first, {}).best;
-      const auto other = search_layouts(model, groups[1], batch - first, {}).best;
-      if (one.empty() || other.empty()) continue;
-      least = std::min(least, std::max(one.front().seconds.total(), other.front().seconds.total()));
+      least = std::min(least, std::max(least_of_parts(model, groups[0], first),
+                                       least_of_parts(model, groups[1], batch - first)));
     }
     CHECK(found->seconds - found->reduction == least);
   }
+}
+
+TEST_CASE("devices that divide nothing stay idle: more of them are never slower") {
+  const ArchitectureRun model = gpt(8, 2048);
+  constexpr std::uint64_t batch = 16;
+  Seconds before = std::numeric_limits<Seconds>::infinity();
+  std::size_t idle = 0;
+  for (std::uint64_t devices = 1; devices <= 12; ++devices) {
+    INFO(devices << " devices");
+    DeviceGroup group = a100s(devices);
+    group.cluster.net.devices_per_node = 16;
+    const Seconds least = least_of_parts(model, group, batch);
+    const UsedDevices used = search_used(model, group, batch, {});
+    REQUIRE_FALSE(used.search.best.empty());
+    const Seconds step = used.search.best.front().seconds.total();
+    CHECK(step == Approx(least).epsilon(1e-8));
+    CHECK(used.search.best.front().layout.devices() == used.devices);
+    CHECK(step <= before * (1 + 1e-8));
+    before = step;
+    if (used.devices == devices) continue;
+    ++idle;
+    if (used.of_all) CHECK(used.of_all->seconds.total() >= step * (1 - 1e-8));
+  }
+  CHECK(idle > 2);  // 7 and 11, at least, divide neither the batch nor the blocks
+}
+
+TEST_CASE("whole nodes stay idle, not devices of a node; nothing fits as it did") {
+  const ArchitectureRun model = gpt(8, 2048);
+  DeviceGroup group = a100s(9 * 4);
+  group.cluster.net.devices_per_node = 4;
+  const UsedDevices used = search_used(model, group, 64, {});
+  CHECK(used.devices < 36);
+  CHECK(used.devices % 4 == 0);
+  const UsedDevices none = search_used(model, a100s(8, 1e6), 16, {});
+  CHECK(none.devices == 8);
+  CHECK(none.search.best.empty());
+  CHECK(none.search.smallest.has_value());
 }
 
 TEST_CASE("tensor groups do not straddle nodes") {
