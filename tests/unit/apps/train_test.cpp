@@ -355,7 +355,7 @@ TEST_CASE("a drift from the plan is said on the screen, in the events and in the
   REQUIRE(run.code == 0);
   CHECK(run.err.find("warning: steps take ") != std::string::npos);
   // Under the thread sanitizer messages take longer than the modelled actions.
-  if (!thread_sanitizer)
+  if (!test::thread_sanitizer)
     CHECK(run.err.find("arithmetic of stage 0 on cpu0 (d0)") != std::string::npos);
   const auto events = lines_of(temporary.path() / "drift" / "events.jsonl");
   CHECK(std::count_if(events.begin(), events.end(), [](const std::string& line) {
