@@ -18,8 +18,11 @@ std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command, ConfigN
   return arguments;
 }
 
-Result<LoadedConfig> load(const ConfigArguments& arguments, const Console& console) {
+Result<LoadedConfig> load(const ConfigArguments& arguments,
+                          const Console& console,
+                          ModelNeed need) {
   ConfigOptions options;
+  options.any_model = need == ModelNeed::any;
   options.overrides = arguments.overrides;
   auto loaded = load_config(arguments.file, options);
   if (loaded)

@@ -21,7 +21,11 @@ enum class ConfigNeed : std::uint8_t { required, optional };
 std::shared_ptr<ConfigArguments> add_config_arguments(CLI::App& command,
                                                       ConfigNeed need = ConfigNeed::required);
 
+/// Which models a command can do something with.
+enum class ModelNeed : std::uint8_t { trained, any };
 /// Loads the configuration and prints its warnings.
-Result<LoadedConfig> load(const ConfigArguments& arguments, const Console& console);
+Result<LoadedConfig> load(const ConfigArguments& arguments,
+                          const Console& console,
+                          ModelNeed need = ModelNeed::trained);
 
 }  // namespace troupe

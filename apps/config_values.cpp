@@ -154,9 +154,12 @@ void ConfigBuilder::check_model(const ConfigReader& model) {
   if (!judged) return;
   if (const Status holds = validate(architecture_); !holds.ok())
     return report(place_of_refusal(model, holds.error().text), holds.error().text);
-  if (options_.any_model) return;
-  if (const auto trained = trainable(architecture_); !trained)
-    return report(model.at("file"), trained.error().text);
+  const auto trained = trainable(architecture_);
+  if (!trained && options_.any_model) {
+    spec_.model = stand_in(architecture_);
+    return;
+  }
+  if (!trained) return report(model.at("file"), trained.error().text);
   if (const Status holds = validate(spec_.model); !holds.ok())
     report(place_of_refusal(model, holds.error().text), holds.error().text);
 }

@@ -6,11 +6,11 @@
 
 #include "actors/launch.h"
 #include "apps/config_arguments.h"
+#include "apps/plan_inputs.h"
 #include "apps/plan_page.h"
 #include "apps/plan_tables.h"
 #include "apps/small_file.h"
 #include "apps/strategy_tables.h"
-#include "kernels/stage.h"
 #include "planner/plan_choice.h"
 
 namespace troupe {
@@ -49,10 +49,22 @@ struct PlanArguments {
   std::string html;      ///< file to write
 };
 
-Status write_page(const PlanArguments& arguments, const RunSpec& spec, const PlannedRun& planned) {
+Status write_page(const PlanArguments& arguments,
+                  const LoadedConfig& config,
+                  const RunSpec& spec,
+                  const PlannedRun& planned) {
   if (arguments.html.empty()) return {};
-  const auto source = SimulationSource::from_planned(spec.name, spec, planned);
-  return write_file(arguments.html, plan_page(spec, plans_side_by_side(source)));
+  const PlanInputs inputs(config);
+  const auto source = SimulationSource::from_planned(
+      spec.name, spec, planned, inputs.profile_at(planned.plan.shape), inputs.looked_at());
+  return write_file(arguments.html,
+                    plan_page(spec, config.model, inputs.looked_at(), plans_side_by_side(source)));
+}
+
+/// What stands above the plan of a model that is not trained yet.
+void print_looked_at(const LoadedConfig& config, const Console& console) {
+  const std::string text = PlanInputs(config).looked_at();
+  if (!text.empty()) console.out << text << "\n\n";
 }
 
 void print_plan(const Plan& plan, const ClusterSpec& cluster, const Console& console) {
@@ -108,6 +120,7 @@ void print_json(const StrategyOutcome& outcome,
 
 /// `open`: what is chosen by nobody, for --explain; only of the planner's own plan.
 ExitCode print_outcome(const StrategyOutcome& outcome,
+                       const LoadedConfig& config,
                        const OpenChoices& open,
                        const PlanRequest& request,
                        const PlanArguments& arguments,
@@ -116,6 +129,7 @@ ExitCode print_outcome(const StrategyOutcome& outcome,
     print_json(outcome, open, request, arguments.why, console);
     return ExitCode::success;
   }
+  print_looked_at(config, console);
   if (outcome.plan)
     print_plan(*outcome.plan, request.cluster, console);
   else
@@ -138,7 +152,8 @@ ExitCode code_of(const std::vector<StrategyOutcome>& outcomes) {
   return code;
 }
 
-ExitCode compare(const PlanRequest& request,
+ExitCode compare(const LoadedConfig& config,
+                 const PlanRequest& request,
                  const std::vector<Strategy>& strategies,
                  bool json,
                  const Console& console) {
@@ -153,6 +168,7 @@ ExitCode compare(const PlanRequest& request,
     outcomes.back().strategy = strategy;
   }
   const Table table = strategy_table(outcomes, request.cluster);
+  if (!json) print_looked_at(config, console);
   if (json)
     console.out << table.to_json().dump(2) << '\n';
   else
@@ -181,12 +197,12 @@ Result<std::vector<Strategy>> strategies_of(const PlanArguments& arguments) {
 
 /// The cluster with measured times. What `spec` leaves open is settled as the planner's own search
 /// does, so that strategies are placed under one schedule and the same microbatches.
-Result<ClusterSpec> settled_cluster(RunSpec& spec) {
+Result<ClusterSpec> settled_cluster(const PlanInputs& inputs, RunSpec& spec) {
   if (!spec.plan.choose_microbatches && !spec.plan.choose_schedule) {
     spec.plan.shape = spec.shape;
-    return measured_cluster(spec);
+    return inputs.cluster();
   }
-  const auto planned = plan_training(spec);
+  const auto planned = inputs.plan();
   if (!planned) return planned.error();
   spec = settled(std::move(spec), planned->plan);
   return planned->cluster;
@@ -209,11 +225,12 @@ Status check_flags(const PlanArguments& arguments, bool own) {
 }
 
 /// The plan of another strategy, or a table of several.
-ExitCode plan_otherwise(RunSpec spec,
+ExitCode plan_otherwise(const LoadedConfig& config,
                         Strategy strategy,
                         const std::vector<Strategy>& compared,
                         const PlanArguments& arguments,
                         const Console& console) {
+  RunSpec spec = config.spec;
   if (!spec.plan.pinned.empty() && !arguments.compares)
     return report_error(
         {ErrorCode::invalid_input,
@@ -221,15 +238,17 @@ ExitCode plan_otherwise(RunSpec spec,
                      "place; leave them out, or --strategy, or take --compare={},configured",
                      arguments.strategy, arguments.strategy)},
         console);
-  const auto cluster = settled_cluster(spec);
+  const PlanInputs inputs(config);
+  const auto cluster = settled_cluster(inputs, spec);
   if (!cluster) return report_error(cluster.error(), console);
-  const auto profile_at = [&](const StepShape& shape) { return profile_model(spec.model, shape); };
+  const auto profile_at = [&](const StepShape& shape) { return inputs.profile_at(shape); };
   const ModelProfile profile = profile_at(spec.shape);
   const PlanRequest request{spec.model, *cluster, profile, spec.plan, profile_at};
-  if (arguments.compares) return compare(request, compared, arguments.json, console);
-  const StrategyOutcome outcome = run_strategy(strategy, request);
+  if (arguments.compares) return compare(config, request, compared, arguments.json, console);
+  StrategyOutcome outcome = run_strategy(strategy, request);
   if (outcome.refused) return report_error(*outcome.refused, console);
-  return print_outcome(outcome, {}, request, arguments, console);
+  inputs.add_note(outcome.plan);
+  return print_outcome(outcome, config, {}, request, arguments, console);
 }
 
 ExitCode plan(const ConfigArguments& file, const PlanArguments& arguments, const Console& console) {
@@ -243,21 +262,21 @@ ExitCode plan(const ConfigArguments& file, const PlanArguments& arguments, const
     return report_error(apart.error(), console);
   const auto compared = strategies_of(arguments);
   if (!compared) return report_error(compared.error(), console);
-  const auto loaded = load(file, console);
+  const auto loaded = load(file, console, ModelNeed::any);
   if (!loaded) return report_error(loaded.error(), console);
-  RunSpec spec = loaded->spec;
   if (arguments.compares || !own)
-    return plan_otherwise(std::move(spec), *strategy, *compared, arguments, console);
-  const auto planned = plan_training(spec);
+    return plan_otherwise(*loaded, *strategy, *compared, arguments, console);
+  const PlanInputs inputs(*loaded);
+  const auto planned = inputs.plan();
   if (!planned) return report_error(planned.error(), console);
-  spec = settled(std::move(spec), planned->plan);
-  if (const Status written = write_page(arguments, spec, *planned); !written)
+  const RunSpec spec = settled(loaded->spec, planned->plan);
+  if (const Status written = write_page(arguments, *loaded, spec, *planned); !written)
     return report_error(written.error(), console);
-  const auto profile_at = [&](const StepShape& shape) { return profile_model(spec.model, shape); };
+  const auto profile_at = [&](const StepShape& shape) { return inputs.profile_at(shape); };
   const ModelProfile profile = profile_at(spec.shape);
   const PlanRequest request{spec.model, planned->cluster, profile, spec.plan, profile_at};
   return print_outcome(measured_outcome(Strategy::configured, planned->plan, planned->cluster),
-                       loaded->open, request, arguments, console);
+                       *loaded, loaded->open, request, arguments, console);
 }
 
 }  // namespace

@@ -86,14 +86,18 @@ std::string side_by_side_page(const std::string& title,
   return html_page(title + ": plans", body + "</div>\n");
 }
 
-std::string plan_page(const RunSpec& spec, const std::vector<PagePlan>& plans) {
+std::string plan_page(const RunSpec& spec,
+                      const Architecture& model,
+                      const std::string& note,
+                      const std::vector<PagePlan>& plans) {
   return side_by_side_page(
       spec.name,
       fmt::format("{} parameters in {} layers, {} tokens a step in {} microbatches, {}; all "
                   "timelines have one scale",
-                  parameter_count(spec.model), layer_count(spec.model),
+                  parameter_count(model), layer_count(spec.model),
                   std::uint64_t{spec.shape.batch_size} * spec.shape.sequence_length,
-                  spec.shape.microbatch_count, to_string(spec.shape.compute)),
+                  spec.shape.microbatch_count, to_string(spec.shape.compute)) +
+          (note.empty() ? "" : "\n" + note),
       "", plans);
 }
 

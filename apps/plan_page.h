@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/simulation.h"
+#include "planner/architecture.h"
 
 namespace troupe {
 
@@ -27,7 +28,11 @@ std::string side_by_side_page(const std::string& title,
                               const std::string& above,
                               const std::vector<PagePlan>& plans);
 
-/// The page. Promise: the first of `plans` is the plan itself.
-std::string plan_page(const RunSpec& spec, const std::vector<PagePlan>& plans);
+/// The page. `note`: a line at the top, if not empty. Promise: the first of `plans` is the plan
+/// itself.
+std::string plan_page(const RunSpec& spec,
+                      const Architecture& model,
+                      const std::string& note,
+                      const std::vector<PagePlan>& plans);
 
 }  // namespace troupe

@@ -316,7 +316,7 @@ ExitCode profile(const ConfigArguments& config,
   if (!checked) return report_error(checked.error(), console);
   Wanted wanted{usual_threads(), {}, {}};
   if (!config.file.empty()) {
-    const auto loaded = load(config, console);
+    const auto loaded = load(config, console, ModelNeed::any);
     if (!loaded) return report_error(loaded.error(), console);
     wanted = wanted_of(loaded->spec);
   } else if (!config.overrides.empty()) {

@@ -8,6 +8,7 @@
 #include "apps/architecture_file.h"
 #include "apps/config_builder.h"
 #include "apps/small_file.h"
+#include "planner/trainable.h"
 
 namespace troupe {
 namespace {
@@ -61,9 +62,14 @@ ConfigOutcome parse_config(std::string_view text,
   LoadedConfig loaded;
   loaded.spec = builder.build();
   loaded.model = builder.architecture();
-  if (!untrainable.empty() && !options.any_model)
-    outcome.problems.push_back({root.find("model")->find("file")->at,
-                                "this model can be planned but not trained: " + untrainable});
+  if (!untrainable.empty()) {
+    loaded.untrained = "this model can be planned but not trained: " + untrainable;
+    if (!options.any_model)
+      outcome.problems.push_back({root.find("model")->find("file")->at, loaded.untrained});
+  } else if (options.any_model) {
+    if (const auto trained = trainable(loaded.model); !trained)
+      loaded.untrained = trained.error().text;
+  }
   std::sort(outcome.problems.begin(), outcome.problems.end());
   outcome.problems.erase(std::unique(outcome.problems.begin(), outcome.problems.end()),
                          outcome.problems.end());

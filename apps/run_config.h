@@ -23,9 +23,10 @@ struct ConfigOptions {
 
 /// A configuration that holds.
 struct LoadedConfig {
-  /// With ConfigOptions::any_model, spec.model has the sizes of `model` but may compute otherwise.
+  /// Where `untrained` says something, spec.model only stands in for `model`.
   RunSpec spec;
   Architecture model;                 ///< what [model] describes, in full
+  std::string untrained;              ///< why it cannot be trained; empty: it can
   std::string resolved;               ///< TOML with every key; reads back to the same spec
   std::vector<std::string> warnings;  ///< settings without effect
   OpenChoices open;                   ///< what the file leaves to defaults; nothing where pinned

@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "apps/config_arguments.h"
+#include "apps/plan_inputs.h"
 #include "apps/simulation_tables.h"
 #include "apps/small_file.h"
 #include "apps/timeline_svg.h"
@@ -39,9 +40,14 @@ Result<SimulationSource> open_source(const std::string& file,
                                      const SimulateArguments& arguments,
                                      const Console& console) {
   if (!is_plan_json(file)) {
-    const auto loaded = load({file, arguments.overrides}, console);
+    const auto loaded = load({file, arguments.overrides}, console, ModelNeed::any);
     if (!loaded) return loaded.error();
-    return SimulationSource::from_config(file, loaded->spec);
+    const PlanInputs inputs(*loaded);
+    auto planned = inputs.plan();
+    if (!planned) return planned.error();
+    ModelProfile profile = inputs.profile_at(planned->plan.shape);
+    return SimulationSource::from_planned(file, loaded->spec, std::move(*planned),
+                                          std::move(profile), inputs.looked_at());
   }
   if (!arguments.overrides.empty())
     return Error{ErrorCode::invalid_input,

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/config_schema.h"
+#include "apps/plan_inputs.h"
 #include "kernels/stage.h"
 #include "planner/family_placement.h"
 #include "planner/memory.h"
@@ -103,22 +104,18 @@ Status check_schedule_name(const std::string& name) {
                             joined(schedule_names())));
 }
 
-Result<SimulationSource> SimulationSource::from_config(const std::string& name,
-                                                       const RunSpec& spec) {
-  auto planned = plan_training(spec);
-  if (!planned) return planned.error();
-  return from_planned(name, spec, std::move(*planned));
-}
-
 SimulationSource SimulationSource::from_planned(const std::string& name,
                                                 const RunSpec& spec,
-                                                PlannedRun planned) {
+                                                PlannedRun planned,
+                                                ModelProfile profile,
+                                                const std::string& note) {
   SimulationSource source;
   source.name_ = name;
+  if (!note.empty()) source.notes_.push_back(note);
   source.spec_ = std::make_shared<const RunSpec>(settled(spec, planned.plan));
   source.plan_ = std::move(planned.plan);
   source.cluster_ = std::move(planned.cluster);
-  source.profile_ = profile_model(spec.model, source.plan_.shape);
+  source.profile_ = std::move(profile);
   return source;
 }
 
@@ -130,6 +127,8 @@ Result<SimulationSource> SimulationSource::from_plan_json(const std::string& nam
   SimulationSource source;
   source.name_ = name;
   source.plan_ = std::move(*plan);
+  for (const std::string& note : source.plan_.notes)
+    if (note.rfind(PlanInputs::not_trained, 0) == 0) source.notes_.push_back(note);
   // The reader has held every key and type; it keeps no names, as a plan needs none.
   const auto file = nlohmann::json::parse(text);
   for (const auto& entry : file.at("devices")) {
@@ -152,6 +151,7 @@ SimulationCase SimulationSource::case_of(const Plan& plan) const {
   one.stages = plan.stages;
   one.schedule = plan.schedule;
   one.memory = plan.memory;
+  one.notes = notes_;
   if (spec_ == nullptr)
     one.seconds = [plan, bytes = boundary_bytes(profile_)](const WhatIf& what_if) {
       return recorded(plan, bytes, what_if);
@@ -190,7 +190,7 @@ Result<SimulationCase> SimulationSource::schedule(const std::string& name) const
   one.schedule = placed->schedule;
   one.memory = placed->memory;
   one.updates = placed->updates;
-  one.notes = placed->notes;
+  one.notes.insert(one.notes.end(), placed->notes.begin(), placed->notes.end());
   one.seconds = priced(cluster_, [placed = *placed, family = *family, plan = plan_,
                                   profile = profile_](const ClusterSpec& cluster) {
     return family_costs(placed.stages, placed.schedule, plan, cluster, profile);

@@ -40,11 +40,12 @@ struct RefusedCase {
 /// A source of cases: a configuration, planned once, or a plan.json.
 class SimulationSource {
  public:
-  /// Plans; measures CPU devices as `troupe plan` does. Errors as plan_training.
-  static Result<SimulationSource> from_config(const std::string& name, const RunSpec& spec);
+  /// `profile`: of the model at the plan's shape. `note`: of every case, if not empty.
   static SimulationSource from_planned(const std::string& name,
                                        const RunSpec& spec,
-                                       PlannedRun planned);
+                                       PlannedRun planned,
+                                       ModelProfile profile,
+                                       const std::string& note);
   static Result<SimulationSource> from_plan_json(const std::string& name, const std::string& text);
 
   const ClusterSpec& cluster() const { return cluster_; }
@@ -60,6 +61,7 @@ class SimulationSource {
   SimulationCase case_of(const Plan& plan) const;
 
   std::string name_;
+  std::vector<std::string> notes_;       ///< of every case
   std::shared_ptr<const RunSpec> spec_;  ///< null: from a plan.json
   Plan plan_;
   ClusterSpec cluster_;

@@ -60,7 +60,10 @@ struct PlanOptions {
 /// The profiles of the model's layers at the step's shape.
 struct ModelProfile {
   LayerProfile embedding, block, head;
+  /// Of each block, where they differ; `block` is then the last of them. Empty: all are alike.
+  std::vector<LayerProfile> blocks = {};
   const LayerProfile& of(LayerKind kind) const;
+  const LayerProfile& layer(const ModelSpec& model, std::uint32_t layer) const;
 };
 
 struct Plan {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <limits>
 #include <set>
@@ -230,16 +229,27 @@ Seconds least_step(const ModelSpec& model,
                    const ClusterSpec& cluster,
                    const ModelProfile& profile,
                    const StepShape& shape) {
-  constexpr std::array kinds{LayerKind::embedding, LayerKind::block, LayerKind::head};
-  const std::array<double, 3> layers{1, static_cast<double>(model.blocks), 1};
-  using Row = std::array<Seconds, 3>;  // by layer kind, one microbatch
-  std::vector<Row> work;               // by device
-  Row quickest;                        // forward and what the stage before waits for
-  quickest.fill(std::numeric_limits<Seconds>::infinity());
+  // Layers that are not alike, and how many there are of each.
+  std::vector<const LayerProfile*> kinds{&profile.embedding};
+  std::vector<double> layers{1};
+  if (profile.blocks.empty()) {
+    kinds.push_back(&profile.block);
+    layers.push_back(model.blocks);
+  }
+  for (const LayerProfile& block : profile.blocks) {
+    kinds.push_back(&block);
+    layers.push_back(1);
+  }
+  kinds.push_back(&profile.head);
+  layers.push_back(1);
+  using Row = std::vector<Seconds>;  // by kind, one microbatch
+  std::vector<Row> work;             // by device
+  // Forward and what the stage before waits for.
+  Row quickest(kinds.size(), std::numeric_limits<Seconds>::infinity());
   for (const DeviceSpec& device : cluster.devices) {
-    Row& row = work.emplace_back();
+    Row& row = work.emplace_back(kinds.size());
     for (std::size_t k = 0; k < kinds.size(); ++k) {
-      const LayerSeconds one = layer_seconds(device, profile.of(kinds[k]), shape.compute);
+      const LayerSeconds one = layer_seconds(device, *kinds[k], shape.compute);
       row[k] = one.forward + one.backward_input + one.backward_weight;
       quickest[k] = std::min(quickest[k], one.forward + one.backward_input);
     }

@@ -23,8 +23,14 @@ Pricer::Pricer(const ModelSpec& model,
       device_kind_(device_kinds(cluster)) {
   for (std::uint32_t d = 0; d < device_kind_.size(); ++d)
     if (device_kind_[d] == kind_example_.size()) kind_example_.push_back(d);
-  const std::uint32_t all = layers();
   seconds_.resize(kind_example_.size());
+  const std::uint32_t all = layers();
+  if (!profile.blocks.empty()) {
+    for (std::uint32_t first = 0; first <= all; ++first)
+      for (std::uint32_t last = 0; last <= all; ++last)
+        add_entry(first < last ? LayerRange{first, last} : LayerRange{});
+    return;
+  }
   for (const bool from_start : {false, true})
     for (const bool to_end : {false, true})
       for (std::uint32_t size = 0; size <= all; ++size) {
@@ -34,34 +40,35 @@ Pricer::Pricer(const ModelSpec& model,
         // Shapes that cannot be keep an empty entry.
         const bool possible = size > 0 && range.last <= all && (range.first == 0) == from_start &&
                               (range.last == all) == to_end;
-        if (!possible) range = {0, 0};
-        const MemoryPlan none = stage_memory(model, profile, range, 0, 0);
-        bytes_.push_back({none.weights + none.gradients + none.optimizer,
-                          stage_memory(model, profile, range, 1, 0).activations,
-                          stage_memory(model, profile, range, 0, 1).activations, none.workspace});
-        for (std::size_t kind = 0; kind < kind_example_.size(); ++kind)
-          seconds_[kind].push_back(stage_seconds(cluster.devices[kind_example_[kind]], model,
-                                                 profile, range, options.shape.compute));
+        add_entry(possible ? range : LayerRange{});
       }
 }
 
-namespace {
-
-std::size_t shape_index(std::uint32_t first, std::uint32_t last, std::uint32_t layers) {
-  const std::size_t shape = (first == 0 ? 2u : 0u) + (last == layers ? 1u : 0u);
-  return shape * (layers + 1) + (last - first);
+void Pricer::add_entry(LayerRange range) {
+  const MemoryPlan none = stage_memory(model_, profile_, range, 0, 0);
+  bytes_.push_back({none.weights + none.gradients + none.optimizer,
+                    stage_memory(model_, profile_, range, 1, 0).activations,
+                    stage_memory(model_, profile_, range, 0, 1).activations, none.workspace});
+  for (std::size_t kind = 0; kind < kind_example_.size(); ++kind)
+    seconds_[kind].push_back(stage_seconds(cluster_.devices[kind_example_[kind]], model_, profile_,
+                                           range, options_.shape.compute));
 }
 
-}  // namespace
+std::size_t Pricer::entry(std::uint32_t first, std::uint32_t last) const {
+  const std::size_t all = layers();
+  if (!profile_.blocks.empty()) return first * (all + 1) + last;
+  const std::size_t shape = (first == 0 ? 2u : 0u) + (last == all ? 1u : 0u);
+  return shape * (all + 1) + (last - first);
+}
 
 const Pricer::StageBytes& Pricer::stage_table(std::uint32_t first, std::uint32_t last) const {
-  return bytes_[shape_index(first, last, layers())];
+  return bytes_[entry(first, last)];
 }
 
 const LayerSeconds& Pricer::seconds_table(std::uint32_t device,
                                           std::uint32_t first,
                                           std::uint32_t last) const {
-  return seconds_[device_kind_[device]][shape_index(first, last, layers())];
+  return seconds_[device_kind_[device]][entry(first, last)];
 }
 
 Seconds Pricer::busy(std::uint32_t device, std::uint32_t first, std::uint32_t last) const {

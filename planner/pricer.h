@@ -105,6 +105,9 @@ class Pricer {
     std::vector<std::uint32_t> in_flight, deferred;
     std::unique_ptr<ScheduleRun> run;
   };
+  /// Stages with as many layers and the same ends share an entry, where blocks are alike.
+  void add_entry(LayerRange range);
+  std::size_t entry(std::uint32_t first, std::uint32_t last) const;
   const StageBytes& stage_table(std::uint32_t first, std::uint32_t last) const;
   const LayerSeconds& seconds_table(std::uint32_t device,
                                     std::uint32_t first,
@@ -119,8 +122,8 @@ class Pricer {
   std::uint32_t chunks_ = 1;
   std::vector<std::uint32_t> device_kind_;
   std::vector<std::uint32_t> kind_example_;
-  std::vector<StageBytes> bytes_;                   ///< by shape of the stage
-  std::vector<std::vector<LayerSeconds>> seconds_;  ///< by device kind, by shape of the stage
+  std::vector<StageBytes> bytes_;                   ///< by entry
+  std::vector<std::vector<LayerSeconds>> seconds_;  ///< by device kind, by entry
   mutable std::map<std::uint32_t, Pipeline> pipelines_;
 };
 

@@ -3,19 +3,6 @@
 #include <algorithm>
 
 namespace troupe {
-namespace {
-
-const LayerProfile& profile_of(const ModelProfile& profile, LayerKind kind) {
-  switch (kind) {
-    case LayerKind::embedding: return profile.embedding;
-    case LayerKind::block: return profile.block;
-    case LayerKind::head: return profile.head;
-  }
-  return profile.block;
-}
-
-}  // namespace
-
 MemoryPlan stage_memory(const ModelSpec& model,
                         const ModelProfile& profile,
                         LayerRange layers,
@@ -25,7 +12,7 @@ MemoryPlan stage_memory(const ModelSpec& model,
   Bytes saved = 0;
   Bytes kept_for_weights = 0;
   for (std::uint32_t layer = layers.first; layer < layers.last; ++layer) {
-    const LayerProfile& one = profile_of(profile, layer_kind(model, layer));
+    const LayerProfile& one = profile.layer(model, layer);
     memory.weights += one.weight_bytes;
     memory.gradients += one.gradient_bytes;
     memory.optimizer += one.optimizer_bytes;

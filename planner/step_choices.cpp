@@ -34,7 +34,9 @@ std::vector<std::pair<ScheduleKind, std::uint32_t>> schedules_of(const PlanReque
 
 ModelProfile with_recompute(const ModelProfile& profile) {
   // The head's activations are the logits; running it again right away would save nothing.
-  return {recomputed(profile.embedding), recomputed(profile.block), profile.head};
+  ModelProfile made{recomputed(profile.embedding), recomputed(profile.block), profile.head};
+  for (const LayerProfile& block : profile.blocks) made.blocks.push_back(recomputed(block));
+  return made;
 }
 
 }  // namespace
@@ -67,7 +69,8 @@ std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoic
         options.schedule = schedule;
         options.chunks = chunks;
         StepChoice choice{shape, schedule, chunks, again, {}, std::nullopt};
-        if (again && schedule == ScheduleKind::one_f_one_b) {
+        // Fronts are of blocks that are alike; others all compute again, or none.
+        if (again && schedule == ScheduleKind::one_f_one_b && kept.blocks.empty()) {
           if (auto made = recomputed_pipeline(request.model, at_shape, kept, options)) {
             choice.step = made->step;
             choice.again = std::move(made->again);

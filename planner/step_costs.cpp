@@ -22,6 +22,11 @@ const LayerProfile& ModelProfile::of(LayerKind kind) const {
   return kind == LayerKind::head ? head : block;
 }
 
+const LayerProfile& ModelProfile::layer(const ModelSpec& model, std::uint32_t layer) const {
+  const LayerKind kind = layer_kind(model, layer);
+  return kind == LayerKind::block && !blocks.empty() ? blocks.at(layer - 1) : of(kind);
+}
+
 LayerSeconds layer_seconds(const DeviceSpec& device, const LayerProfile& profile, DType compute) {
   const auto measured = device.measured.find(profile.kind);
   if (measured != device.measured.end()) return measured->second;
@@ -44,7 +49,10 @@ LayerSeconds stage_seconds(const DeviceSpec& device,
   const std::uint32_t first_block = std::max(layers.first, 1u);
   const std::uint32_t last_block = std::min(layers.last, model.blocks + 1);
   if (layers.holds(0)) add_layers(sum, layer_seconds(device, profile.embedding, compute), 1);
-  if (first_block < last_block)
+  if (!profile.blocks.empty())
+    for (std::uint32_t layer = first_block; layer < last_block; ++layer)
+      add_layers(sum, layer_seconds(device, profile.blocks.at(layer - 1), compute), 1);
+  else if (first_block < last_block)
     add_layers(sum, layer_seconds(device, profile.block, compute), last_block - first_block);
   if (layers.holds(model.blocks + 1))
     add_layers(sum, layer_seconds(device, profile.head, compute), 1);

@@ -138,7 +138,7 @@ WorkerCosts worker_costs(const PlanRequest& request, const std::vector<std::uint
   WorkerCosts costs;
   costs.seconds.resize(examples.size());
   for (std::uint32_t l = 0; l < layer_count(request.model); ++l) {
-    const LayerProfile& layer = request.profile.of(layer_kind(request.model, l));
+    const LayerProfile& layer = request.profile.layer(request.model, l);
     costs.layers.push_back(
         {static_cast<double>(layer.weight_bytes + layer.gradient_bytes + layer.optimizer_bytes),
          static_cast<double>(layer.gradient_bytes), static_cast<double>(layer.saved_bytes),

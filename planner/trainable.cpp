@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "planner/architecture_fields.h"
+#include "planner/field_checks.h"
 
 namespace troupe {
 namespace {
@@ -50,6 +51,16 @@ ModelSpec same_sizes(const Architecture& model) {
   spec.vocabulary = model.vocabulary;
   spec.context = model.context;
   spec.tied = model.tied;
+  return spec;
+}
+
+ModelSpec stand_in(const Architecture& model) {
+  ModelSpec spec = same_sizes(model);
+  if (spec.ffn_width == 0) spec.ffn_width = model.moe.ffn_width;
+  if (validate(spec).ok()) return spec;
+  spec.family = ModelFamily::gpt2;  // no pairs that positions turn, no groups of heads
+  spec.heads = spec.kv_heads = nearest_divisor(spec.width, spec.heads);
+  EXPECTS(validate(spec).ok());
   return spec;
 }
 

@@ -8,9 +8,12 @@
 
 namespace troupe {
 
-/// The sizes of the model in the family that is nearest to it, which may compute otherwise: what
-/// stands in where a model is planned but not trained.
+/// The sizes of the model in the family that is nearest to it, which may compute otherwise.
 ModelSpec same_sizes(const Architecture& model);
+
+/// What stands in where a model is planned but not trained: it has the layers, the width, the table
+/// and the ends of the model and is valid itself; heads and inner widths may be others.
+ModelSpec stand_in(const Architecture& model);
 
 /// The model as kernels/ computes it. norm_epsilon, rope_theta and dropout, which an Architecture
 /// does not have, keep ModelSpec's defaults. invalid_input names every feature that stops it, each

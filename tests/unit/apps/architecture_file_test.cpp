@@ -200,6 +200,9 @@ TEST_CASE("a model that is not trained is named by its features, or planned wher
   REQUIRE(planned.loaded.has_value());
   CHECK(parameter_count(planned.loaded->model) == 46702792704);
   CHECK(planned.loaded->spec.model.blocks == 32);
+  CHECK(planned.loaded->untrained ==
+        "this model can be planned but not trained: family = \"mixtral\" (trained: \"llama\"), "
+        "experts = 8 (trained: 0)");
 }
 
 TEST_CASE("a wrong model file is one problem that names the file that was meant") {
@@ -219,11 +222,14 @@ TEST_CASE("settings of config.json that are not computed stop training alone") {
   CHECK(text.find("smallest.toml:6:8: this model can be planned but not trained: ") !=
         std::string::npos);
   CHECK(text.find("config.json: \"rope_scaling\" is {") != std::string::npos);
-  CHECK(run_with(model, true).loaded.has_value());
+  const auto planned = run_with(model, true);
+  REQUIRE(planned.loaded.has_value());
+  CHECK(planned.loaded->untrained.find("rope_scaling") != std::string::npos);
   fs::remove(path);
   fs::copy_file(root / "tests/fuzz/corpus/hf_architecture/llama-2-7b", path);
   const auto trained = run_with(model);
   REQUIRE(trained.loaded.has_value());
+  CHECK(run_with(model, true).loaded->untrained.empty());
   CHECK(trained.loaded->spec.model.norm_epsilon == 1e-5);
   CHECK(trained.loaded->spec.model.blocks == 32);
 }

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "apps/config_schema.h"
+#include "apps/plan_inputs.h"
 #include "apps/run_config.h"
 #include "tests/support/catch.h"
 #include "tests/support/program_call.h"
@@ -285,6 +286,24 @@ TEST_CASE("the configuration that README writes out is legal") {
   INFO(to_text(outcome.problems));
   REQUIRE(outcome.loaded.has_value());
   CHECK(outcome.loaded->spec.name == "mine");
+}
+
+TEST_CASE("the model that README writes out to be looked at is planned, not trained") {
+  std::ifstream readme(std::string(TROUPE_SOURCE_DIR) + "/README.md");
+  std::string toml;
+  bool inside = false;
+  for (std::string line; std::getline(readme, line);) {
+    if (line == "    END") inside = false;
+    if (inside) toml += line + "\n";
+    if (line.ends_with("<<'END'")) inside = true;
+  }
+  ConfigOptions options;
+  options.any_model = true;
+  const auto outcome = parse_config(toml, std::string(TROUPE_SOURCE_DIR) + "/look.toml", options);
+  INFO(to_text(outcome.problems));
+  REQUIRE(outcome.loaded.has_value());
+  CHECK(!outcome.loaded->untrained.empty());
+  CHECK(PlanInputs(*outcome.loaded).plan().ok());
 }
 
 TEST_CASE("node says what is wrong with how long it shall wait") {

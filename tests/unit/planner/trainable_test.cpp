@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "tests/support/catch.h"
+#include "tests/support/model_rows.h"
 
 using namespace troupe;
 
@@ -87,4 +88,18 @@ TEST_CASE("an impossible model is refused as such") {
   odd.width = 20;
   odd.attention.head_width = 5;
   CHECK(refusal_of(odd).find("model.width / heads = 5 is odd") == 0);
+}
+
+TEST_CASE("what stands in for any model is valid and has its layers, width and table") {
+  const published::Table rows(TROUPE_SOURCE_DIR "/tests/data", "models");
+  for (const published::Row& row : rows.rows()) {
+    CAPTURE(row.text("model"));
+    const Architecture model = published::architecture_from(row);
+    const ModelSpec spec = stand_in(model);
+    CHECK(validate(spec).ok());
+    CHECK(layer_count(spec) == model.blocks + 2);
+    CHECK(spec.width == model.width);
+    CHECK(spec.vocabulary == model.vocabulary);
+    CHECK(spec.tied == model.tied);
+  }
 }
