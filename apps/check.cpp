@@ -3,6 +3,7 @@
 #include <ostream>
 
 #include "apps/config_arguments.h"
+#include "planner/counted.h"
 
 namespace troupe {
 namespace {
@@ -13,16 +14,16 @@ ExitCode check(const ConfigArguments& arguments, const Console& console) {
   const RunSpec& spec = loaded->spec;
   const std::string microbatches =
       spec.plan.choose_microbatches ? std::string("as many microbatches as `troupe plan` chooses")
-                                    : fmt::format("{} microbatches", spec.shape.microbatch_count);
+                                    : counted(spec.shape.microbatch_count, "microbatch");
   console.out << fmt::format(
       "{}: holds\n"
       "  model    {} parameters in {} layers\n"
-      "  step     {} tokens: {} sequences of {} in {}\n"
-      "  cluster  {} devices in {} nodes\n",
+      "  step     {}: {} of {} in {}\n"
+      "  cluster  {} in {}\n",
       arguments.file, parameter_count(spec.model), layer_count(spec.model),
-      std::uint64_t{spec.shape.batch_size} * spec.shape.sequence_length, spec.shape.batch_size,
-      spec.shape.sequence_length, microbatches, spec.cluster.devices.size(),
-      spec.cluster.nodes.size());
+      counted(std::uint64_t{spec.shape.batch_size} * spec.shape.sequence_length, "token"),
+      counted(spec.shape.batch_size, "sequence"), spec.shape.sequence_length, microbatches,
+      counted(spec.cluster.devices.size(), "device"), counted(spec.cluster.nodes.size(), "node"));
   return ExitCode::success;
 }
 

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "apps/config_builder.h"
+#include "planner/counted.h"
 #include "planner/printable.h"
 
 namespace troupe {
@@ -170,20 +171,20 @@ void ConfigBuilder::build_cuts(const ConfigReader& plan) {
         devices.push_back(*index);
     if (devices.size() < named->items.size()) return;
     if (devices.size() != stages)
-      return report(
-          named->at,
-          fmt::format("plan.devices names {} devices, and {} cuts (plan.cuts at {}) make {} "
-                      "stages; name {}",
-                      devices.size(), stages - 1, to_string(plan.at("cuts")), stages, stages));
+      return report(named->at,
+                    fmt::format("plan.devices names {}, and {} (plan.cuts at {}) make {}; name {}",
+                                counted(devices.size(), "device"), counted(stages - 1, "cut"),
+                                to_string(plan.at("cuts")), counted(stages, "stage"), stages));
   } else {
     for (std::uint32_t d = 0; d < spec_.cluster.devices.size(); ++d) devices.push_back(d);
     if (devices.empty()) return;  // reported where the devices are
     if (devices.size() < stages)
       return report(
           plan.at("cuts"),
-          fmt::format("plan.cuts makes {} stages, and the cluster has {} devices; at most {} "
-                      "cuts, or say which devices take several stages with plan.devices",
-                      stages, devices.size(), devices.size() - 1));
+          fmt::format("plan.cuts makes {}, and the cluster has {}; at most {}, or say which "
+                      "devices take several stages with plan.devices",
+                      counted(stages, "stage"), counted(devices.size(), "device"),
+                      counted(devices.size() - 1, "cut")));
   }
   for (std::size_t s = 0; s < stages; ++s) spec_.plan.pinned[s].device = DeviceId{devices[s]};
 }
@@ -192,9 +193,10 @@ void ConfigBuilder::check_coverage() {
   const ConfigReader model = reader_.table("model");
   if (!model.has("blocks")) return;
   const std::uint32_t layers = layer_count(spec_.model);
-  const std::string blocks = fmt::format(
-      "model.blocks = {}{} makes {} layers (0-{}: embedding, {} blocks, head)", spec_.model.blocks,
-      place(model, "blocks", "model.blocks"), layers, layers - 1, spec_.model.blocks);
+  const std::string blocks =
+      fmt::format("model.blocks = {}{} makes {} layers (0-{}: embedding, {}, head)",
+                  spec_.model.blocks, place(model, "blocks", "model.blocks"), layers, layers - 1,
+                  counted(spec_.model.blocks, "block"));
   std::uint32_t next = 0;
   for (std::size_t s = 0; s < spec_.plan.pinned.size(); ++s) {
     const LayerRange range = spec_.plan.pinned[s].layers;
@@ -223,9 +225,9 @@ void ConfigBuilder::check_coverage() {
   }
   if (next < layers)
     report(stage_places_.back(),
-           fmt::format("the pinned stages place {} layers (0-{}), and {}; nearest legal value: "
+           fmt::format("the pinned stages place {} (0-{}), and {}; nearest legal value: "
                        "\"{}\"",
-                       next, next - 1, blocks,
+                       counted(next, "layer"), next - 1, blocks,
                        layers_text({spec_.plan.pinned.back().layers.first, layers})));
 }
 

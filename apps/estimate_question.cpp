@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -126,7 +127,16 @@ Result<Question> question_of(const EstimateArguments& arguments) {
   for (const std::string& text : arguments.devices) {
     auto group = group_of(text, arguments.headroom, out.network);
     TROUPE_TRY(group);
-    out.groups.push_back(std::move(*group));
+    // Nodes of one kind are one group, however many arguments name them.
+    const auto known =
+        std::find_if(out.groups.begin(), out.groups.end(), [&](const DeviceGroup& other) {
+          return other.name == group->name &&
+                 other.cluster.net.devices_per_node == group->cluster.net.devices_per_node;
+        });
+    if (known != out.groups.end())
+      known->devices += group->devices;
+    else
+      out.groups.push_back(std::move(*group));
   }
   out.choices = choices_of(arguments);
   out.batch = arguments.batch;

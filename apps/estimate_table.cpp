@@ -105,7 +105,7 @@ Table bytes_table(const StepBytes& need, double memory) {
                                    {"gradients", "gradients", need.gradients},
                                    {"optimizer", "optimizer", need.optimizer},
                                    {"activations of blocks", "activations", need.activations},
-                                   {"recomputed block", "working", need.working},
+                                   {"gathered or recomputed block", "working", need.working},
                                    {"embedding and output", "ends", need.ends},
                                    {"context and libraries", "context", need.context},
                                    {"total", "total", need.total()}})

@@ -11,6 +11,7 @@
 #include "apps/plan_tables.h"
 #include "apps/small_file.h"
 #include "apps/strategy_tables.h"
+#include "planner/counted.h"
 #include "planner/plan_choice.h"
 
 namespace troupe {
@@ -68,9 +69,10 @@ void print_looked_at(const LoadedConfig& config, const Console& console) {
 }
 
 void print_plan(const Plan& plan, const ClusterSpec& cluster, const Console& console) {
-  console.out << fmt::format("schedule {}, {} microbatches of {} sequences, predicted step {}\n\n",
-                             to_string(plan.schedule_kind), plan.shape.microbatch_count,
-                             plan.shape.microbatch_size, format_seconds(plan.predicted_step));
+  console.out << fmt::format(
+      "schedule {}, {} of {}, predicted step {}\n\n", to_string(plan.schedule_kind),
+      counted(plan.shape.microbatch_count, "microbatch"),
+      counted(plan.shape.microbatch_size, "sequence"), format_seconds(plan.predicted_step));
   for (const std::string& note : choice_notes(plan)) console.out << note << '\n';
   if (!choice_notes(plan).empty()) console.out << '\n';
   console.out << stage_table(plan, cluster).to_text() << '\n'
@@ -172,10 +174,9 @@ ExitCode compare(const LoadedConfig& config,
   if (json)
     console.out << table.to_json().dump(2) << '\n';
   else
-    console.out << fmt::format("schedule {}, {} microbatches of {} sequences\n\n",
-                               to_string(request.options.schedule),
-                               request.options.shape.microbatch_count,
-                               request.options.shape.microbatch_size)
+    console.out << fmt::format("schedule {}, {} of {}\n\n", to_string(request.options.schedule),
+                               counted(request.options.shape.microbatch_count, "microbatch"),
+                               counted(request.options.shape.microbatch_size, "sequence"))
                 << table.to_text()
                 << "\nbusy, bubble: shares of the step; memory: of the fullest device; configured: "
                    "the plan that trains;\nreplicas are priced, they do not train yet\n";

@@ -10,6 +10,7 @@
 #include "apps/report_charts.h"
 #include "apps/simulation_tables.h"
 #include "apps/timeline_svg.h"
+#include "planner/counted.h"
 
 namespace troupe {
 namespace {
@@ -92,11 +93,12 @@ std::string plan_page(const RunSpec& spec,
                       const std::vector<PagePlan>& plans) {
   return side_by_side_page(
       spec.name,
-      fmt::format("{} parameters in {} layers, {} tokens a step in {} microbatches, {}; all "
+      fmt::format("{} parameters in {} layers, {} tokens a step in {}, {}; all "
                   "timelines have one scale",
                   parameter_count(model), layer_count(spec.model),
                   std::uint64_t{spec.shape.batch_size} * spec.shape.sequence_length,
-                  spec.shape.microbatch_count, to_string(spec.shape.compute)) +
+                  counted(spec.shape.microbatch_count, "microbatch"),
+                  to_string(spec.shape.compute)) +
           (note.empty() ? "" : "\n" + note),
       "", plans);
 }

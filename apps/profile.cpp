@@ -24,6 +24,7 @@
 #include "devices/probe_link.h"
 #include "devices/threads.h"
 #include "kernels/probe_kernels.h"
+#include "planner/counted.h"
 
 namespace troupe {
 namespace {
@@ -251,11 +252,10 @@ Status check_budget(Seconds budget, const Wanted& wanted) {
   constexpr Seconds each = 0.5, links = 0.1;
   const Seconds least = links + each * static_cast<double>(wanted.threads.size());
   if (budget >= least) return {};
-  return Error{
-      ErrorCode::invalid_input,
-      fmt::format("--budget {}: {} processors by threads and 2 links take longer; at least "
-                  "{}",
-                  format_seconds(budget), wanted.threads.size(), format_seconds(least))};
+  return Error{ErrorCode::invalid_input,
+               fmt::format("--budget {}: {} of threads and two links take longer; at least {}",
+                           format_seconds(budget), counted(wanted.threads.size(), "number"),
+                           format_seconds(least))};
 }
 
 Status save(const std::string& path, const std::string& text) {

@@ -9,6 +9,7 @@
 #include "apps/report_charts.h"
 #include "apps/time_table.h"
 #include "apps/timeline_svg.h"
+#include "planner/counted.h"
 #include "planner/idle.h"
 
 namespace troupe {
@@ -80,14 +81,13 @@ std::string report_html(const ReportInput& input) {
   const MeasuredRun measured = measure_steps(input.steps);
   std::string out;
   out += fmt::format(
-      "<p class=\"sub\">{} parameters in {} layers, {} tokens a step in {} microbatches, {}, "
-      "schedule "
-      "{}, {} of {} devices used</p>\n",
+      "<p class=\"sub\">{} parameters in {} layers, {} tokens a step in {}, {}, schedule {}, "
+      "{} of {} used</p>\n",
       parameter_count(input.plan.model), layer_count(input.plan.model),
       std::uint64_t{input.plan.shape.batch_size} * input.plan.shape.sequence_length,
-      input.plan.shape.microbatch_count, to_string(input.plan.shape.compute),
+      counted(input.plan.shape.microbatch_count, "microbatch"), to_string(input.plan.shape.compute),
       to_string(input.plan.schedule_kind), input.cluster.devices.size() - input.plan.unused.size(),
-      input.cluster.devices.size());
+      counted(input.cluster.devices.size(), "device"));
   out += tiles(input, measured) + drift_warnings(input);
   std::vector<StepRow> all = input.earlier;
   all.insert(all.end(), input.steps.begin(), input.steps.end());

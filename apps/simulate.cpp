@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <ostream>
 
 #include "apps/config_arguments.h"
@@ -99,25 +100,41 @@ Result<Simulation> run_all(const SimulateArguments& arguments,
   return all;
 }
 
+/// Everything is made before anything is written; what was written stays only with the rest.
+Status write_all(const std::vector<std::pair<std::string, std::string>>& files) {
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const bool there = std::filesystem::exists(files[i].first);
+    const Status written = write_file(files[i].first, files[i].second);
+    if (written) continue;
+    std::error_code ignored;
+    if (!there) std::filesystem::remove(files[i].first, ignored);
+    for (std::size_t made = 0; made < i; ++made)
+      std::filesystem::remove(files[made].first, ignored);
+    return written;
+  }
+  return {};
+}
+
 Status write_drawings(const SimulateArguments& arguments, const Simulation& all) {
+  std::vector<std::pair<std::string, std::string>> files;
   if (!arguments.trace.empty()) {
     std::vector<std::pair<std::string, Timeline>> timelines;
     for (std::size_t i = 0; i < all.cases.size(); ++i)
       timelines.emplace_back(fmt::format("{} {}", all.cases[i].source, all.cases[i].schedule_name),
                              all.steps[i].played.timeline);
-    TROUPE_TRY(write_file(arguments.trace,
-                          to_chrome_trace(timelines, device_names(all.cases.front().cluster))));
+    files.emplace_back(arguments.trace,
+                       to_chrome_trace(timelines, device_names(all.cases.front().cluster)));
   }
   if (!arguments.svg.empty()) {
     const Timeline& timeline = all.steps.front().played.timeline;
     if (!(timeline.makespan() > 0))
       return Error{ErrorCode::invalid_input, "--svg: no action ended, so there is nothing to draw"};
-    TROUPE_TRY(write_file(arguments.svg,
-                          timeline_svg(fmt::format("{}, schedule {}", all.cases.front().source,
-                                                   all.cases.front().schedule_name),
-                                       timeline, all.cases.front().cluster)));
+    files.emplace_back(arguments.svg,
+                       timeline_svg(fmt::format("{}, schedule {}", all.cases.front().source,
+                                                all.cases.front().schedule_name),
+                                    timeline, all.cases.front().cluster));
   }
-  return {};
+  return write_all(files);
 }
 
 void print_text(const SimulateArguments& arguments, const Simulation& all, const Console& console) {
@@ -166,20 +183,21 @@ ExitCode simulate(const SimulateArguments& arguments,
     return report_error({ErrorCode::invalid_input,
                          "--svg draws one schedule of one configuration; --trace holds several"},
                         console);
-  if (!all->cases.empty())
+  const bool one_fits =
+      std::any_of(all->cases.begin(), all->cases.end(),
+                  [](const SimulationCase& one) { return shortfall_text(one).empty(); });
+  if (one_fits)
     if (const Status drawn = write_drawings(arguments, *all); !drawn)
       return report_error(drawn.error(), console);
   if (arguments.json)
     print_json(*all, console);
   else
     print_text(arguments, *all, console);
-  bool one_fits = false;
   bool too_large = !all->cases.empty();
   for (const RefusedCase& one : all->refused)
     too_large = too_large || one.why.code == ErrorCode::does_not_fit;
   for (const SimulationCase& one : all->cases) {
     const std::string shortfall = shortfall_text(one);
-    one_fits = one_fits || shortfall.empty();
     if (!shortfall.empty())
       report_error({ErrorCode::does_not_fit, fmt::format("{} {} does not fit: {}", one.source,
                                                          one.schedule_name, shortfall)},

@@ -71,6 +71,21 @@ Result<ActionSeconds> recorded(const Plan& plan, Bytes boundary, const WhatIf& w
       [seconds, index](const Action& action) { return seconds->at(index.of(action)); });
 }
 
+/// Why a file is no plan: what else of this program's it is, or the reader's reason.
+std::string whose_json(const std::string& text, const Error& refused) {
+  const auto file = nlohmann::json::parse(text, nullptr, false);
+  if (file.is_object() && file.contains("workers"))
+    return "virtual workers side by side (plan --strategy hetpipe), which are priced without a "
+           "schedule to play; nearest: the plan.json of one pipeline, as plan --json prints it";
+  if (file.is_object() && file.contains("plan") && file.contains("reasons"))
+    return "a plan with its reasons (plan --explain --json); nearest: plan --json without "
+           "--explain";
+  if (file.is_array())
+    return "a table of several (--compare, or several schedules); nearest: the plan.json of one "
+           "plan, as plan --json prints it";
+  return refused.text;
+}
+
 /// Every action of the schedule has its span, on its lane.
 Status check_timeline(const Plan& plan) {
   std::size_t actions = 0;
@@ -122,7 +137,7 @@ SimulationSource SimulationSource::from_planned(const std::string& name,
 Result<SimulationSource> SimulationSource::from_plan_json(const std::string& name,
                                                           const std::string& text) {
   auto plan = plan_from_json(text);
-  if (!plan) return Error{ErrorCode::invalid_input, name + ": " + plan.error().text};
+  if (!plan) return Error{ErrorCode::invalid_input, name + ": " + whose_json(text, plan.error())};
   TROUPE_TRY(check_timeline(*plan));
   SimulationSource source;
   source.name_ = name;
@@ -180,7 +195,13 @@ Result<SimulationCase> SimulationSource::schedule(const std::string& name) const
     options.chunks = *kind == ScheduleKind::interleaved ? std::max(options.chunks, 2U) : 1;
     const auto plan = make_plan(spec_->model, cluster_, profile_, options);
     if (!plan) return plan.error();
-    return case_of(*plan);
+    SimulationCase one = case_of(*plan);
+    if (options.chunks != std::max(spec_->plan.chunks, 1U) && *kind == ScheduleKind::interleaved)
+      one.notes.push_back(fmt::format(
+          "{} stages a device, as plan.chunks says nothing else; a configuration that trains with "
+          "this schedule sets plan.chunks",
+          options.chunks));
+    return one;
   }
   const auto placed = place_family(*family, plan_, cluster_, profile_);
   if (!placed) return placed.error();

@@ -6,6 +6,7 @@
 
 #include "apps/plan_tables.h"
 #include "apps/time_table.h"
+#include "planner/counted.h"
 #include "planner/printable.h"
 
 namespace troupe {
@@ -21,8 +22,9 @@ std::string layers_of_device(const SimulationCase& one, std::size_t device) {
 }
 
 std::string title_of(const SimulationCase& one) {
-  return fmt::format("{}: schedule {}, {} microbatches of {} sequences", one.source,
-                     one.schedule_name, one.shape.microbatch_count, one.shape.microbatch_size);
+  return fmt::format("{}: schedule {}, {} of {}", one.source, one.schedule_name,
+                     counted(one.shape.microbatch_count, "microbatch"),
+                     counted(one.shape.microbatch_size, "sequence"));
 }
 
 }  // namespace

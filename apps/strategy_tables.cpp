@@ -1,4 +1,5 @@
 #include "apps/strategy_tables.h"
+#include "planner/counted.h"
 
 #include <fmt/format.h>
 
@@ -20,7 +21,8 @@ std::string change_text(Seconds step, Seconds before) {
 }
 
 std::string choice_text(const StepChoice& choice) {
-  return fmt::format("{} microbatches of {}, schedule {}{}{}", choice.shape.microbatch_count,
+  return fmt::format("{} of {}, schedule {}{}{}",
+                     counted(choice.shape.microbatch_count, "microbatch"),
                      choice.shape.microbatch_size, to_string(choice.schedule),
                      choice.chunks > 1 ? fmt::format(" with {} chunks", choice.chunks) : "",
                      choice.recompute ? ", activations computed again" : "");

@@ -1,4 +1,5 @@
 #include "planner/plan_checks.h"
+#include "planner/counted.h"
 
 #include <fmt/format.h>
 
@@ -72,8 +73,8 @@ Status check_links(const ClusterSpec& cluster) {
   for (const auto& [ends, link] : cluster.overrides) {
     const auto [from, to] = ends;
     if (from >= count || to >= count)
-      return refuse(
-          fmt::format("a link joins devices {} and {}, but there are {} devices", from, to, count));
+      return refuse(fmt::format("a link joins devices {} and {}, but there {} {}", from, to,
+                                count == 1 ? "is" : "are", counted(count, "device")));
     const std::string name =
         fmt::format("the link from {} to {}", cluster.devices[from].name, cluster.devices[to].name);
     TROUPE_TRY(check_link(link, name));

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "planner/balanced_memory.h"
+#include "planner/counted.h"
 #include "planner/device_kinds.h"
 #include "planner/overflow.h"
 #include "planner/plan_checks.h"
@@ -74,8 +75,15 @@ StrategyOutcome memory_balanced(const PlanRequest& request) {
   if (request.options.schedule == ScheduleKind::interleaved)
     return refused(Strategy::memory_balanced, one_stage_each(Strategy::memory_balanced));
   const std::vector<StagePlan> stages = balanced_memory_stages(request);
-  StrategyOutcome outcome = pinned(Strategy::memory_balanced, request, stages,
-                                   "the fullest device is filled least, roomy devices first");
+  std::string how = "the fullest device is filled least, roomy devices first";
+  const std::size_t most =
+      std::min<std::size_t>(request.cluster.devices.size(), layer_count(request.model));
+  if (stages.size() < most)
+    how += fmt::format(
+        "; on {} of {}, as more stages have more buffers, workspace and inputs in flight, which "
+        "fill the fullest no less (by a hundredth of its memory at least)",
+        stages.size(), counted(request.cluster.devices.size(), "device"));
+  StrategyOutcome outcome = pinned(Strategy::memory_balanced, request, stages, how);
   if (!outcome.refused || request.options.schedule != ScheduleKind::one_f_one_b) return outcome;
   if (const auto shipped = ship_overflow(stages, request))
     outcome.refused->text += fmt::format(

@@ -1,4 +1,5 @@
 #include "planner/worker_split.h"
+#include "planner/counted.h"
 
 #include <fmt/format.h>
 
@@ -377,9 +378,8 @@ Result<VirtualWorker> split_worker(const WorkerCluster& cluster,
   if (OrderSearch::in_limits(stages)) split = OrderSearch(stages, most_stages, split.slowest).run();
   if (split.slowest == infinity)
     return Error{ErrorCode::does_not_fit,
-                 fmt::format("the model does not fit the {} devices of a virtual worker with {} "
-                             "microbatches in flight",
-                             members.size(), in_flight)};
+                 fmt::format("the model does not fit the {} of a virtual worker with {} in flight",
+                             counted(members.size(), "device"), counted(in_flight, "microbatch"))};
   return worker_of(stages, split, members, in_flight);
 }
 

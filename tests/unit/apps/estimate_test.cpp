@@ -44,6 +44,20 @@ TEST_CASE("estimate prices layouts of a large model without a device of it") {
   CHECK(std::abs(sum - 1) < 1e-9);
 }
 
+TEST_CASE("nodes of one kind are one group, by however many arguments they are named") {
+  const auto of = [](const std::vector<std::string>& devices) {
+    std::vector<std::string> arguments{model("gpt2-large"), "--batch", "64", "--json"};
+    for (const std::string& one : devices) arguments.insert(arguments.end(), {"--devices", one});
+    const Outcome answer = estimate(arguments);
+    INFO(answer.err);
+    REQUIRE(answer.code == 0);
+    return answer.out;
+  };
+  CHECK(of({"a100_sxm4_80=1x8", "a100_sxm4_80=3x8"}) == of({"a100_sxm4_80=4x8"}));
+  CHECK(of({"a100_sxm4_80=1x8", "t4_16=1x4", "a100_sxm4_80=1x8"}) ==
+        of({"a100_sxm4_80=2x8", "t4_16=1x4"}));
+}
+
 TEST_CASE("estimate --explain says what binds, and what more would buy") {
   const Outcome answer =
       estimate({model("llama-3.1-70b"), "--devices", "h100_sxm5_80=8x8", "--batch", "128",

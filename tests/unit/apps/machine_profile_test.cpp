@@ -298,7 +298,7 @@ TEST_CASE("troupe profile refuses bad values before it measures") {
         std::string::npos);
   CHECK(refused({"--budget", "0 s"}).find("above 0") != std::string::npos);
   CHECK(refused({"tests/golden/config/good/smallest.toml", "--budget", "20 ms"})
-            .find("--budget 20.0 ms: 1 processors by threads and 2 links take longer; at least "
+            .find("--budget 20.0 ms: 1 number of threads and two links take longer; at least "
                   "600 ms") != std::string::npos);
   CHECK(refused({"--disk", "/nowhere"}).find("there is no such folder") != std::string::npos);
   CHECK(refused({"--disk-size", "1 KiB"}).find("at least 1 MiB") != std::string::npos);

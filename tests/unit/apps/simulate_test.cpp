@@ -51,7 +51,7 @@ TEST_CASE("simulate: the text of a step, by hand") {
   // a hop, B 8-10.
   const SimulationCase one = two_stages(2);
   CHECK(simulation_text(one, played(one), {}) ==
-        "two.toml: schedule 1f1b, 2 microbatches of 1 sequences\n"
+        "two.toml: schedule 1f1b, 2 microbatches of 1 sequence\n"
         "\n"
         "step 10.0 s, bubble 40.0 %, exposed communication 1.00 s (10.0 %)\n"
         "\n"
@@ -247,6 +247,43 @@ TEST_CASE("simulate: of several schedules, one that cannot be played has a row w
             .code == 3);
   // A name that is none is a mistake, not a row.
   CHECK(with(roomy, {"1f1b", "zb-h3"}, false).code == 2);
+}
+
+TEST_CASE("simulate: what is refused leaves no drawing, and files of no plan are named") {
+  const TemporaryFolder folder;
+  const std::string svg = (folder / "step.svg").string();
+  const std::string trace = (folder / "trace.json").string();
+  // Nothing ends, so that there is nothing to draw; nothing fits; the second file cannot be
+  // written.
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
+           {"--stop", "v100=0 s", "--stop", "t4=0 s", "--stop", "rtx3090=0 s", "--svg", svg},
+           {"--set", "emulation.memory_scale=0.0001", "--svg", svg},
+           {"--schedule", "1f1b-2bw", "--set", "emulation.memory_scale=0.0007", "--svg", svg},
+           {"--svg", "/nowhere/step.svg"}}) {
+    std::vector<std::string> all{"simulate", "conf/demo.toml", "--trace", trace};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const auto refused = call(all);
+    INFO(refused.err);
+    CHECK(refused.code != 0);
+    CHECK_FALSE(std::filesystem::exists(svg));
+    CHECK_FALSE(std::filesystem::exists(trace));
+  }
+  const std::string file = (folder / "other.json").string();
+  const auto refusal = [&](const std::string& content) {
+    std::ofstream(file) << content;
+    const auto answer = call({"simulate", file});
+    CHECK(answer.code == 2);
+    return answer.err;
+  };
+  CHECK(refusal("{\"step_seconds\": 1, \"workers\": []}").find("priced without a schedule") !=
+        std::string::npos);
+  CHECK(refusal("{\"plan\": {}, \"reasons\": {}}").find("plan --json without --explain") !=
+        std::string::npos);
+  CHECK(refusal("[]").find("a table of several") != std::string::npos);
+  const auto two = call({"simulate", "conf/demo.toml", "--schedule", "interleaved", "--set",
+                         "emulation.memory_scale=0.01"});
+  CHECK(two.code == 0);
+  CHECK(two.out.find("2 stages a device, as plan.chunks says nothing else") != std::string::npos);
 }
 
 TEST_CASE("L024 a device that slows down is the one that the others wait for") {

@@ -177,6 +177,27 @@ TEST_CASE("memory-balanced fills the fullest device less than any other strategy
   }
 }
 
+TEST_CASE("memory-balanced says why it leaves devices out") {
+  Problem given = problem(2, {1, 1}, 8);
+  given.cluster.devices[1].memory = 2_MiB;  // its workspace and buffers would fill it more
+  const StrategyOutcome one = run_strategy(Strategy::memory_balanced, given.request());
+  REQUIRE(one.plan);
+  REQUIRE(one.plan->stages.size() == 1);
+  const auto said = [](const StrategyOutcome& outcome) {
+    return std::any_of(
+        outcome.plan->notes.begin(), outcome.plan->notes.end(), [](const std::string& note) {
+          return note.find("; on 1 of 2 devices, as more stages have more buffers") !=
+                 std::string::npos;
+        });
+  };
+  CHECK(said(one));
+  given.cluster.devices[1].memory = given.cluster.devices[0].memory = 8_MiB;
+  const StrategyOutcome both = run_strategy(Strategy::memory_balanced, given.request());
+  REQUIRE(both.plan);
+  CHECK(both.plan->stages.size() == 2);
+  CHECK_FALSE(said(both));
+}
+
 TEST_CASE("hetpipe prices replicas; zebra without experts is refused with the reason") {
   const Problem given = problem(6, {2, 2, 1, 1}, 12);
   const StrategyOutcome replicas = run_strategy(Strategy::hetpipe, given.request());
