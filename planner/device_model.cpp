@@ -41,8 +41,9 @@ Seconds product_seconds(const LayerOp& op, const AcceleratorRates& rates) {
   const FlopsPerSecond peak = wide ? rates.wide_peak : rates.peak;
   const bool whole_tiles = op.grouped || (aligned(op.m) && aligned(std::min(op.n, op.k)));
   const double whole = whole_tiles ? 1 : op.batch > 1 ? scalar_rate : 0.5;
+  // To fill a tile's pipe takes as long at a lower rate: only the arithmetic slows down.
   const double share =
-      (wide ? rates.wide_achievable : rates.achievable) * whole * op.k / (op.k + rates.ramp_k);
+      (wide ? rates.wide_achievable : rates.achievable) / (1 / whole + rates.ramp_k / op.k);
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : tiles) {
     const double count = std::ceil(op.m / tile.rows) * std::ceil(op.n / tile.columns) * op.batch;

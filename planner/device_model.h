@@ -35,7 +35,8 @@ AcceleratorRates h100_rates();
 Seconds moved_seconds(double bytes, const AcceleratorRates& rates);
 /// Products: the best tile size, waves of tiles over the processors (up to four waves whole, more
 /// with half a wave lost), filling along k, half rate where a dimension is no multiple of 8, and
-/// none of the tensor cores' where each matrix of a batch is so; never faster than its bytes. Fused
+/// none of the tensor cores' where each matrix of a batch is so (filling takes no longer for that);
+/// never faster than its bytes. Fused
 /// attention: its share of the 16-bit peak. Others: bytes over bandwidth. Each launch adds its
 /// latency.
 Seconds op_seconds(const LayerOp& op, const AcceleratorRates& rates);

@@ -297,6 +297,8 @@ StepBytes stage_bytes(const TransformerStack& model,
   const double pipeline = real(layout.pipeline);
   const double in_flight = std::min(pipeline - real(stage), real(layout.microbatches()));
   out.activations = kept * blocks_in_flight(model, layout, stage);
+  if (framework.keeps_outputs && !last_stage(layout, stage))
+    out.activations += 2 * cut_tokens * model.block.hidden * in_flight;
   if (layout.recompute == Recompute::full)
     out.working = kept_bytes(model.block, cut, Recompute::none) - kept;
 

@@ -72,6 +72,8 @@ struct Framework {
   /// With sequence parallelism the gathered inputs of both column-parallel products are kept,
   /// instead of gathered again for backward.
   bool keeps_gathered = false;
+  /// A stage keeps what it sent of each microbatch in flight until the gradient comes back.
+  bool keeps_outputs = false;
   /// The gate of a gated feed-forward part is applied by ops of its own: one more inner tensor is
   /// kept, and moved.
   bool separate_gate = false;

@@ -16,7 +16,7 @@
 #include "planner/device_model.h"
 #include "planner/virtual_workers.h"
 #include "planner/zebra.h"
-#include "tests/bench/published/score.h"
+#include "tests/bench/published/fit.h"
 
 namespace troupe::published {
 namespace {
@@ -156,6 +156,7 @@ std::string letters_of(const Row& row) {
 struct HetPipe {
   Errors speed_up, equal_shares;
   std::size_t trends = 0, right_trends = 0, verdicts = 0, right_verdicts = 0;
+  FittedValue image_seconds;  ///< of a TITAN V
 };
 
 /// Images a second of data parallelism with equal shares: the slowest card's pace, then a ring of
@@ -183,15 +184,32 @@ std::optional<double> data_parallel(const WorkerCluster& cluster, const WorkerCo
   return minibatch * static_cast<double>(cluster.devices.size()) / (slowest + ring);
 }
 
-HetPipe score_hetpipe(const std::vector<Row>& rows) {
-  HetPipe out;
-  // Fitted: a V's pace, on the row of data parallelism over V alone. All other cards follow by
-  // their cores.
-  double image_seconds = 0;
+/// Fitted: a V's pace, on the row of data parallelism over V alone. All other cards follow by their
+/// cores.
+FittedValue fitted_pace(const std::vector<Row>& rows) {
   for (const Row& row : rows)
     if (holds(row.text("system"), "DP") && letters_of(row) == "V")
-      image_seconds = row.number("gpus") / row.number("value");
-  if (image_seconds == 0) return out;
+      return {row.positive("gpus") / row.positive("value"), 1};
+  return {};
+}
+
+std::vector<Row> hetpipe_rows(const Table& table) {
+  std::vector<Row> out;
+  for (const Row& row : table.sound_rows())
+    if (row.text("item") == "HetPipe adding whimpy GPUs") out.push_back(row);
+  return out;
+}
+
+/// Where a folder lacks the row to fit on, that of the project's own copy.
+HetPipe score_hetpipe(const std::vector<Row>& rows) {
+  HetPipe out;
+  out.image_seconds = fitted_pace(rows);
+  if (out.image_seconds.rows == 0) {
+    const Table own(own_folder(), table_name);
+    out.image_seconds = {fitted_pace(hetpipe_rows(own)).value, 0};
+  }
+  const double image_seconds = out.image_seconds.value;
+  if (image_seconds == 0 || rows.empty()) return out;
   const WorkerCosts costs = resnet_costs(image_seconds);
   std::map<double, std::pair<double, double>> planned;  // by devices: predicted and measured
   for (const Row& row : rows) {
@@ -460,14 +478,13 @@ std::vector<Score> score_heterogeneous_papers(const std::filesystem::path& folde
   const Table table(folder, table_name);
   HeterMoe moe;
   for (const Row& row : table.sound_rows()) moe.read(row);
-  std::vector<Row> adding;
   std::size_t policies = 0, right_policies = 0;
   Errors zebra;
   std::map<std::string, std::size_t> left_out;
   for (const Row& row : table.sound_rows()) {
     const std::string& item = row.text("item");
     if (item == "HetPipe adding whimpy GPUs") {
-      adding.push_back(row);
+      continue;  // together, below
     } else if (item == "HetPipe allocation policy") {
       ++policies;
       right_policies += allocates(row) ? 1 : 0;
@@ -483,11 +500,12 @@ std::vector<Score> score_heterogeneous_papers(const std::filesystem::path& folde
       ++left_out["speed-ups without model, cluster or batch"];
     }
   }
-  const HetPipe hetpipe = score_hetpipe(adding);
+  const HetPipe hetpipe = score_hetpipe(hetpipe_rows(table));
   Score one = hetpipe.speed_up.score(table_name, "HetPipe: speed-up by adding slower GPUs");
   one.target = "each within 20 %, every trend and allocation right";
-  one.reached = one.used > 0 && one.maximum <= 0.2 && hetpipe.trends == hetpipe.right_trends &&
-                policies == right_policies;
+  if (one.used > 0)
+    one.reached =
+        one.maximum <= 0.2 && hetpipe.trends == hetpipe.right_trends && policies == right_policies;
   one.notes = {fmt::format("adding slower GPUs helps in {} of {} steps where it helped",
                            hetpipe.right_trends, hetpipe.trends),
                fmt::format("{} of {} allocations as printed", right_policies, policies),
@@ -496,7 +514,7 @@ std::vector<Score> score_heterogeneous_papers(const std::filesystem::path& folde
                "one fitted value, the pace of a TITAN V: on the row of Horovod on four of them"};
   Score two = zebra.score(table_name, "HeterMoE: speed-up over expert parallelism");
   two.target = "each within 20 %";
-  two.reached = two.used > 0 && two.maximum <= 0.2;
+  if (two.used > 0) two.reached = two.maximum <= 0.2;
   Score three = hetpipe.equal_shares.score(table_name, "Horovod with equal shares, throughput");
   two.notes.push_back(
       "nothing fitted; falls short at 32K tokens, where all hangs on how slow attention is on "
@@ -505,7 +523,11 @@ std::vector<Score> score_heterogeneous_papers(const std::filesystem::path& folde
   for (const auto& [reason, count] : left_out)
     two.notes.push_back(fmt::format("left out: {} ({})", reason, count));
   std::vector<Score> out{one, two, three};
-  for (Score& score : out) score.left_out = table.size() - score.used;
+  for (Score* score : {&out[0], &out[2]}) {
+    score->fitted["ResNet-152: seconds of an image on a TITAN V"] = hetpipe.image_seconds;
+    score->fitted_rows = hetpipe.image_seconds.rows;
+  }
+  for (Score& score : out) score.left_out = table.size() - score.used - score.fitted_rows;
   return out;
 }
 

@@ -123,13 +123,13 @@ std::vector<Score> score_megatron_sc21(const std::filesystem::path& folder) {
   Score score = score_fitted(sc21_fitted_runs(table, problems), values, efficiency, name,
                              "step time", table.size());
   score.target = "mean <= 8 %, each row within 15 %";
-  score.reached = score.used > 0 && score.mean <= 0.08 && score.maximum <= 0.15;
+  if (score.used > 0) score.reached = score.mean <= 0.08 && score.maximum <= 0.15;
   score.notes = {
       "one efficiency for each of two frameworks, on every fifth row: " + to_text(values),
       "rows without a microbatch size left out"};
   const auto [right, pairs] = orders(table, values);
   score.notes.push_back(fmt::format("order against ZeRO-3 right at {} of {} points", right, pairs));
-  if (right < pairs) score.reached = false;
+  if (score.used > 0 && right < pairs) score.reached = false;
   score.notes.insert(score.notes.end(), problems.begin(), problems.end());
   return {score};
 }

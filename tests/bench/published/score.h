@@ -36,7 +36,7 @@ struct Score {
   std::optional<double> median;    ///< of absolute errors, where a target asks for it
   std::optional<double> baseline;  ///< mean absolute error of a constant efficiency
   std::string target;              ///< "mean <= 8.4 %"; empty: none
-  std::optional<bool> reached;     ///< of the target
+  std::optional<bool> reached;     ///< of the target; nothing where no row is scored
   std::vector<std::string> notes;  ///< what was left out, what was fitted and on which rows
 };
 
@@ -63,7 +63,7 @@ void use_rows(const Table& table,
               std::vector<std::string>& problems,
               const std::function<void(const Row& row)>& use);
 
-/// Sets target and reached: mean absolute error at most `most`.
+/// Sets target and, where rows are scored, reached: mean absolute error at most `most`.
 void require_mean(Score& score, double most);
 /// Every row to its printed digits: maximum at most `tolerance`.
 void require_exact(Score& score, double tolerance = 0);

@@ -60,7 +60,7 @@ std::vector<Score> score_vocabulary_parallelism(const std::filesystem::path& fol
       "nothing fitted on this table; the share of the memory's bandwidth is the one fitted for "
       "zero_bubble, whose framework this one extends");
   one.notes.insert(one.notes.end(), problems.begin(), problems.end());
-  if (optimal < searched) one.reached = false;
+  if (one.used > 0 && optimal < searched) one.reached = false;
   Score two = absolute.score("vocabulary_parallelism", "MFU");
   Score three = memory.score("vocabulary_parallelism", "peak memory");
   std::vector<Score> out{one, two, three};

@@ -25,7 +25,7 @@ struct Differences {
       out.maximum = std::max(out.maximum, std::abs(value));
     }
     out.target = fmt::format("each row within {}", most);
-    out.reached = out.used > 0 && out.maximum <= most;
+    if (out.used > 0) out.reached = out.maximum <= most;
     const auto within = std::count_if(values.begin(), values.end(),
                                       [=](double value) { return std::abs(value) <= most; });
     out.notes.push_back(fmt::format("{} of {} rows within {}", within, values.size(), most));

@@ -272,4 +272,13 @@ TEST_CASE("what a framework keeps beyond the arithmetic") {
   framework.unusable_share = 0.1;
   framework.context_bytes = 1e9;
   CHECK(step_bytes(model, layout, framework).total() == Approx(1.1 * plain.total() + 1e9));
+  // 16 bits of each token and hidden value for each of 4, 3 and 2 microbatches in flight; the last
+  // stage sends nothing.
+  framework = {};
+  framework.keeps_outputs = true;
+  layout = layout_of(1, 4, 1);
+  for (const std::uint64_t stage : {0, 1, 2, 3})
+    CHECK(stage_bytes(model, layout, framework, stage).activations -
+              stage_bytes(model, layout, {}, stage).activations ==
+          Approx(stage == 3 ? 0 : 2 * tokens * 1024 * static_cast<double>(4 - stage)));
 }
