@@ -135,4 +135,43 @@ std::string to_text(const FittedValues& values) {
   return out;
 }
 
+const FitRange share_of_peak{0.05, 1, h100_rates().achievable};
+
+std::vector<FittedRun> runs_of(const Table& table,
+                               const TwoWidths& widths,
+                               std::vector<std::string>& problems) {
+  std::vector<FittedRun> out;
+  for (const bool in_8_bits : {false, true}) {
+    const FittedValues in_16_bits = fit_values(out, share_of_peak);
+    use_rows(table, problems, [&](const Row& row) {
+      if (widths.in_8_bits(row) == in_8_bits)
+        out.push_back(checked(widths.run_of(row, in_16_bits), share_of_peak.unfitted));
+    });
+    declare_every_fifth(out);
+  }
+  return out;
+}
+
+Score score_step_times(const std::filesystem::path& folder,
+                       const Table& table,
+                       const std::string& name,
+                       const TwoWidths& widths) {
+  const Table own(own_folder(), name);
+  const auto from = [&](const std::filesystem::path& at) {
+    std::vector<std::string> ignored;
+    return runs_of(at == folder ? table : own, widths, ignored);
+  };
+  const FittedValues values = fit_values(from, folder, share_of_peak);
+  std::vector<std::string> problems;
+  Score time = score_fitted(runs_of(table, widths, problems), values, share_of_peak, name,
+                            "step time", table.size());
+  require_mean(time, 0.10);
+  time.notes.push_back(
+      "the share of the peak that large products reach, on every fifth row of a "
+      "GPU and precision: " +
+      to_text(values));
+  time.notes.insert(time.notes.end(), problems.begin(), problems.end());
+  return time;
+}
+
 }  // namespace troupe::published

@@ -56,6 +56,23 @@ Score score_fitted(const std::vector<FittedRun>& runs,
                    const std::string& quantity,
                    std::size_t rows);
 
+/// Runs of a table in which products in 8 bits stand beside products in 16 bits: first those in 16
+/// bits, whose fitted shares of the peak `run_of` gets for the others. Every fifth is declared.
+struct TwoWidths {
+  std::function<bool(const Row&)> in_8_bits;
+  std::function<FittedRun(const Row&, const FittedValues& in_16_bits)> run_of;
+};
+std::vector<FittedRun> runs_of(const Table& table,
+                               const TwoWidths& widths,
+                               std::vector<std::string>& problems);
+/// The share of the peak that large products reach, where it is fitted.
+extern const FitRange share_of_peak;
+/// Step times of such a table, that may be off by 10 % on average.
+Score score_step_times(const std::filesystem::path& folder,
+                       const Table& table,
+                       const std::string& name,
+                       const TwoWidths& widths);
+
 /// "DGX-H100 BF16 0.27 on 2, ...".
 std::string to_text(const FittedValues& values);
 

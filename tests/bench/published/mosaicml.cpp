@@ -117,41 +117,12 @@ FittedRun run_of(const Row& row, const FittedValues& in_16_bits) {
   return out;
 }
 
-const FitRange share_of_peak{0.05, 1, h100_rates().achievable};
-
-/// First the groups in 16 bits, whose shares those of fp8 need.
-std::vector<FittedRun> runs_of(const Table& table, std::vector<std::string>& problems) {
-  std::vector<FittedRun> out;
-  for (const bool fp8 : {false, true}) {
-    const FittedValues in_16_bits = fit_values(out, share_of_peak);
-    use_rows(table, problems, [&](const Row& row) {
-      if (is_fp8(row) == fp8)
-        out.push_back(checked(run_of(row, in_16_bits), share_of_peak.unfitted));
-    });
-    declare_every_fifth(out);
-  }
-  return out;
-}
-
 }  // namespace
 
 std::vector<Score> score_mosaicml(const std::filesystem::path& folder) {
   const std::string name = "mosaicml_mpt_fsdp";
-  const Table table(folder, name), own(own_folder(), name);
-  const auto from = [&](const std::filesystem::path& at) {
-    std::vector<std::string> ignored;
-    return runs_of(at == folder ? table : own, ignored);
-  };
-  const FittedValues values = fit_values(from, folder, share_of_peak);
-  std::vector<std::string> problems;
-  Score time = score_fitted(runs_of(table, problems), values, share_of_peak, name, "step time",
-                            table.size());
-  require_mean(time, 0.10);
-  time.notes.push_back(
-      "the share of the peak that large products reach, on every fifth row of a "
-      "GPU and precision: " +
-      to_text(values));
-  time.notes.insert(time.notes.end(), problems.begin(), problems.end());
+  const Table table(folder, name);
+  const Score time = score_step_times(folder, table, name, {is_fp8, run_of});
   Errors parameters;
   std::vector<std::string> ignored;
   use_rows(table, ignored, [&](const Row& row) {

@@ -207,8 +207,8 @@ std::vector<Score> score_nemo(const std::filesystem::path& folder) {
     std::vector<std::string> ignored;
     return declared_runs(at == folder ? table : own, ignored);
   };
-  const FitRange share_of_peak{0.02, 1, wide_share};
-  const FittedValues values = fit_values(from, folder, share_of_peak);
+  const FitRange shares{0.02, 1, wide_share};
+  const FittedValues values = fit_values(from, folder, shares);
   std::vector<std::string> problems, ignored;
   const std::vector<NemoRun> kinds = nemo_runs(table, ignored);
   const std::vector<FittedRun> runs = declared_runs(table, problems);
@@ -217,7 +217,7 @@ std::vector<Score> score_nemo(const std::filesystem::path& folder) {
     std::vector<FittedRun> of_kind;
     for (std::size_t i = 0; i < runs.size(); ++i)
       if (kinds[i].experts == experts) of_kind.push_back(runs[i]);
-    Score score = score_fitted(of_kind, values, share_of_peak, name,
+    Score score = score_fitted(of_kind, values, shares, name,
                                experts ? "step time, experts" : "step time, dense", table.size());
     require_mean(score, 0.15);
     score.notes = {

@@ -7,9 +7,11 @@
 #include <sstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/table_lines.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace troupe;
+using namespace troupe::test;
 using published::FittedRun;
 
 namespace {
@@ -46,23 +48,6 @@ std::vector<published::Score> scores_of(const std::string& name,
                                [&](const published::Entry& entry) { return entry.name == name; });
   REQUIRE(at != all.end());
   return at->score(folder);
-}
-
-/// The lines of one of the project's tables; the first one is the header.
-std::vector<std::string> lines_of(const std::string& table) {
-  std::ifstream file(published::own_folder() / (table + ".csv"));
-  std::vector<std::string> out;
-  for (std::string line; std::getline(file, line);)
-    if (!line.empty() && line[0] != '#') out.push_back(line);
-  REQUIRE(out.size() > 2);
-  return out;
-}
-
-void write(const std::filesystem::path& folder,
-           const std::string& table,
-           const std::vector<std::string>& lines) {
-  std::ofstream file(folder / (table + ".csv"));
-  for (const std::string& line : lines) file << line << "\n";
 }
 
 }  // namespace
@@ -114,9 +99,9 @@ TEST_CASE("rows that were fitted on are not scored") {
 TEST_CASE("another folder is fitted on its own rows, in any order") {
   const std::string table = "mosaicml_mpt_fsdp";
   const TemporaryFolder folder;
-  std::vector<std::string> lines = lines_of(table);
+  std::vector<std::string> lines = lines_of_table(table);
   std::reverse(lines.begin() + 1, lines.end());
-  write(folder.path(), table, lines);
+  write_table(folder.path(), table, lines);
   const published::Score own = scores_of(table, published::own_folder()).front();
   const published::Score same = scores_of(table, folder.path()).front();
   CHECK(same.used == own.used);
@@ -126,7 +111,7 @@ TEST_CASE("another folder is fitted on its own rows, in any order") {
   // Half of the rows: other fitting data, another value, and still near.
   std::vector<std::string> half{lines[0]};
   for (std::size_t i = 1; i < lines.size(); i += 2) half.push_back(lines[i]);
-  write(folder.path(), table, half);
+  write_table(folder.path(), table, half);
   const published::Score other = scores_of(table, folder.path()).front();
   CHECK(other.used + other.fitted_rows == half.size() - 1);
   CHECK(other.fitted.at("a100 bf16").value != own.fitted.at("a100 bf16").value);
@@ -137,9 +122,9 @@ TEST_CASE("what one folder has no fitting rows for comes from the project's own 
   const std::string table = "hf_ultrascale_h100";
   const TemporaryFolder folder;
   std::vector<std::string> kept;
-  for (const std::string& line : lines_of(table))
+  for (const std::string& line : lines_of_table(table))
     if (line.find(",1.34B,") == std::string::npos) kept.push_back(line);
-  write(folder.path(), table, kept);
+  write_table(folder.path(), table, kept);
   for (const published::Score& score : scores_of(table, folder.path())) {
     if (score.quantity != "step time") continue;
     CHECK(score.fitted_rows == 0);

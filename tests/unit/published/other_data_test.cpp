@@ -6,9 +6,11 @@
 
 #include "tests/bench/published/fit.h"
 #include "tests/support/catch.h"
+#include "tests/support/table_lines.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace troupe;
+using namespace troupe::test;
 using published::BadTable;
 using published::Score;
 
@@ -18,23 +20,6 @@ const published::Entry& entry(const std::string& name) {
   const std::vector<published::Entry>& all = published::entries();
   return *std::find_if(all.begin(), all.end(),
                        [&](const published::Entry& one) { return one.name == name; });
-}
-
-/// Header and rows of one of the project's tables.
-std::vector<std::string> lines_of(const std::string& table) {
-  std::ifstream file(published::own_folder() / (table + ".csv"));
-  std::vector<std::string> out;
-  for (std::string line; std::getline(file, line);)
-    if (!line.empty() && line[0] != '#') out.push_back(line);
-  REQUIRE(out.size() > 2);
-  return out;
-}
-
-void write(const std::filesystem::path& folder,
-           const std::string& table,
-           const std::vector<std::string>& lines) {
-  std::ofstream file(folder / (table + ".csv"));
-  for (const std::string& line : lines) file << line << "\n";
 }
 
 /// The row with `from` replaced once by `to`.
@@ -106,9 +91,9 @@ TEST_CASE("a row that cannot be used is named and left out, the others are score
       {"megatron_sc21", "mbs", "1.5", "mbs = \"1.5\" is not a whole number"},
   }));
   const TemporaryFolder folder;
-  std::vector<std::string> lines = lines_of(bad.table);
+  std::vector<std::string> lines = lines_of_table(bad.table);
   lines.push_back(with(lines, 1, bad.column, bad.value));
-  write(folder.path(), bad.table, lines);
+  write_table(folder.path(), bad.table, lines);
   const Score own = entry(bad.table).score(published::own_folder()).front();
   std::vector<Score> scores = entry(bad.table).score(folder.path());
   const auto named = std::find_if(scores.begin(), scores.end(),
@@ -125,13 +110,13 @@ TEST_CASE("every table copes with no rows, with one row and with a column that i
     INFO(one.name);
     const TemporaryFolder folder;
     std::filesystem::copy(published::own_folder(), folder.path());
-    const std::vector<std::string> lines = lines_of(one.name);
-    write(folder.path(), one.name, {lines[0]});
+    const std::vector<std::string> lines = lines_of_table(one.name);
+    write_table(folder.path(), one.name, {lines[0]});
     for (const Score& score : one.score(folder.path())) {
       CHECK(score.used == 0);
       CHECK_FALSE(score.reached.has_value());
     }
-    write(folder.path(), one.name, {lines[0], lines[1]});
+    write_table(folder.path(), one.name, {lines[0], lines[1]});
     std::size_t seen = 0;
     for (const Score& score : one.score(folder.path())) {
       CHECK(std::isfinite(score.mean));
@@ -140,17 +125,18 @@ TEST_CASE("every table copes with no rows, with one row and with a column that i
     CHECK(seen >= 1);
     std::filesystem::remove(folder.path() / (one.name + ".csv"));
     CHECK_THROWS_WITH(one.score(folder.path()), Catch::Contains("cannot be opened"));
-    write(folder.path(), one.name, {changed(lines[0], "row_id,", "row_id,oddity,"), lines[1]});
+    write_table(folder.path(), one.name,
+                {changed(lines[0], "row_id,", "row_id,oddity,"), lines[1]});
     CHECK_THROWS_AS(one.score(folder.path()), BadTable);  // more columns than fields
   }
 }
 
 TEST_CASE("rows with one reason are named once, many reasons are counted") {
   const TemporaryFolder folder;
-  std::vector<std::string> lines = lines_of("vtrain_multi_node_a100");
+  std::vector<std::string> lines = lines_of_table("vtrain_multi_node_a100");
   std::vector<std::string> renamed = lines;
   renamed[0] = changed(renamed[0], ",iter_time_ms,", ",iter_time,");
-  write(folder.path(), "vtrain_multi_node_a100", renamed);
+  write_table(folder.path(), "vtrain_multi_node_a100", renamed);
   const Score without = entry("vtrain_multi_node_a100").score(folder.path()).front();
   CHECK(without.used == 0);
   CHECK_FALSE(without.reached.has_value());
@@ -159,7 +145,7 @@ TEST_CASE("rows with one reason are named once, many reasons are counted") {
         }) == 1);
 
   for (std::size_t i = 1; i <= 12; ++i) lines[i] = with(lines, i, "gbs", "many");
-  write(folder.path(), "vtrain_multi_node_a100", lines);
+  write_table(folder.path(), "vtrain_multi_node_a100", lines);
   const Score some = entry("vtrain_multi_node_a100").score(folder.path()).front();
   CHECK(some.used == lines.size() - 1 - 12);
   CHECK(holds(some, "2 more rows that cannot be used"));
@@ -167,9 +153,9 @@ TEST_CASE("rows with one reason are named once, many reasons are counted") {
 
 TEST_CASE("a table that cannot be read leaves the others their scores") {
   const TemporaryFolder folder;
-  write(folder.path(), "megatron_sc21", lines_of("megatron_sc21"));
-  write(folder.path(), "internevo_7b_a100", {"row_id,row_id", "1,2"});
-  write(folder.path(), "zero_model_states", {"row_id,params_b", "\"1,2"});
+  write_table(folder.path(), "megatron_sc21", lines_of_table("megatron_sc21"));
+  write_table(folder.path(), "internevo_7b_a100", {"row_id,row_id", "1,2"});
+  write_table(folder.path(), "zero_model_states", {"row_id,params_b", "\"1,2"});
   const published::Outcome outcome = published::score_all(
       folder.path(), {&entry("internevo_7b_a100"), &entry("bloom_prequel_a100"),
                       &entry("megatron_sc21"), &entry("zero_model_states")});
