@@ -37,8 +37,8 @@ caf::actor spawn_data_actor(caf::actor_system& system,
 /// Gathers the spans of its process and sends them on, in parts, to `run`.
 caf::actor spawn_trace_actor(caf::actor_system& system, caf::actor run);
 
-/// What a plan is made from.
-struct PlanInputs {
+/// What a plan is made from: a PlanRequest (planner/strategies.h) that holds its parts.
+struct OwnedPlanRequest {
   ModelSpec model;
   ClusterSpec cluster;
   ModelProfile profile;

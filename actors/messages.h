@@ -368,12 +368,12 @@ struct Tokens {
   std::shared_ptr<const TokenBatch> batch;
 };
 
-struct PlanInputs;
+struct OwnedPlanRequest;
 /// To the planner actor; reply: PlanProposed, or does_not_fit and the like.
 struct ProposePlan {
   PlanEpoch epoch;  ///< of the plan to be made
   std::uint64_t step = 0;
-  std::shared_ptr<const PlanInputs> request;
+  std::shared_ptr<const OwnedPlanRequest> request;
 };
 
 struct PlanProposed {

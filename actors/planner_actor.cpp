@@ -14,8 +14,8 @@ namespace troupe {
 namespace {
 
 /// The inputs with what the plan chose in place of what they left open.
-PlanInputs settled_inputs(const PlanInputs& inputs, const Plan& plan) {
-  PlanInputs out = inputs;
+OwnedPlanRequest settled_inputs(const OwnedPlanRequest& inputs, const Plan& plan) {
+  OwnedPlanRequest out = inputs;
   if (plan.shape != inputs.options.shape) {
     out.profile = inputs.profile_at(plan.shape);
     out.cluster = carried_to(inputs.cluster, inputs.profile, out.profile);
@@ -27,7 +27,7 @@ PlanInputs settled_inputs(const PlanInputs& inputs, const Plan& plan) {
 struct PlannerState {
   PlannerState() {}
   static inline const char* name = "planner";
-  std::shared_ptr<const PlanInputs> inputs;  ///< of the plan proposed last
+  std::shared_ptr<const OwnedPlanRequest> inputs;  ///< of the plan proposed last
   std::shared_ptr<const Plan> proposed;
   bool first_seen = false;
   std::uint64_t steps = 0;
@@ -71,13 +71,13 @@ caf::behavior planner_actor(ActorOf<PlannerState>* self) {
   PlannerState& state = self->state;
   return {
       [&state](const ProposePlan& order) -> caf::result<PlanProposed> {
-        const PlanInputs& request = *order.request;
+        const OwnedPlanRequest& request = *order.request;
         try {
           auto plan = choose_plan(request.model, request.cluster, request.profile, request.options,
                                   request.profile_at);
           if (!plan) return to_caf(plan.error());
           plan->epoch = order.epoch;
-          state.inputs = std::make_shared<const PlanInputs>(settled_inputs(request, *plan));
+          state.inputs = std::make_shared<const OwnedPlanRequest>(settled_inputs(request, *plan));
           state.proposed = std::make_shared<const Plan>(std::move(*plan));
           return PlanProposed{order.epoch, order.step, state.proposed};
         } catch (const std::exception& thrown) {

@@ -218,7 +218,7 @@ Status RunSession::measure() {
 }
 
 Status RunSession::make_the_plan() {
-  auto request = std::make_shared<PlanInputs>();
+  auto request = std::make_shared<OwnedPlanRequest>();
   request->model = spec_.model;
   request->cluster = spec_.cluster;
   request->profile = profile_model(spec_.model, spec_.shape);

@@ -95,6 +95,7 @@ Status write_drawings(const PlayArguments& arguments,
                       const PlayedLayouts& played,
                       std::size_t needed,
                       const Table& table) {
+  std::vector<std::pair<std::string, std::string>> files;
   if (!arguments.trace.empty()) {
     std::vector<std::pair<std::string, Timeline>> timelines;
     std::vector<std::string> names;
@@ -103,16 +104,16 @@ Status write_drawings(const PlayArguments& arguments,
       timelines.emplace_back(one.title, one.step.played.timeline);
       if (one.plan.cluster.devices.size() > names.size()) names = device_names(one.plan.cluster);
     }
-    TROUPE_TRY(write_file(arguments.trace, to_chrome_trace(timelines, names)));
+    files.emplace_back(arguments.trace, to_chrome_trace(timelines, names));
   }
   const PagePlan& first = played.plans.front();
   if (!arguments.svg.empty()) {
     if (!(first.step.played.timeline.makespan() > 0))
       return Error{ErrorCode::invalid_input, "--svg: no action ended, so there is nothing to draw"};
-    TROUPE_TRY(write_file(
-        arguments.svg, timeline_svg(first.title, first.step.played.timeline, first.plan.cluster)));
+    files.emplace_back(arguments.svg,
+                       timeline_svg(first.title, first.step.played.timeline, first.plan.cluster));
   }
-  if (arguments.html.empty()) return {};
+  if (arguments.html.empty()) return write_files(files);
   std::string above = section("Layouts", html_table(table));
   std::string agreement;
   for (std::size_t i = 0; i < played.plans.size(); ++i)
@@ -120,8 +121,9 @@ Status write_drawings(const PlayArguments& arguments,
       agreement += fmt::format("<li>{}: {}</li>\n", escape_html(played.plans[i].title),
                                escape_html(played.agreement[i]));
   above += section("Played and priced", "<ul>\n" + agreement + "</ul>\n");
-  return write_file(arguments.html,
-                    side_by_side_page(question.model, heading(question), above, played.plans));
+  files.emplace_back(arguments.html,
+                     side_by_side_page(question.model, heading(question), above, played.plans));
+  return write_files(files);
 }
 
 std::string played_text(const PlayArguments& arguments,

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <ostream>
 
 #include "apps/config_arguments.h"
@@ -100,21 +99,6 @@ Result<Simulation> run_all(const SimulateArguments& arguments,
   return all;
 }
 
-/// Everything is made before anything is written; what was written stays only with the rest.
-Status write_all(const std::vector<std::pair<std::string, std::string>>& files) {
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    const bool there = std::filesystem::exists(files[i].first);
-    const Status written = write_file(files[i].first, files[i].second);
-    if (written) continue;
-    std::error_code ignored;
-    if (!there) std::filesystem::remove(files[i].first, ignored);
-    for (std::size_t made = 0; made < i; ++made)
-      std::filesystem::remove(files[made].first, ignored);
-    return written;
-  }
-  return {};
-}
-
 Status write_drawings(const SimulateArguments& arguments, const Simulation& all) {
   std::vector<std::pair<std::string, std::string>> files;
   if (!arguments.trace.empty()) {
@@ -134,13 +118,14 @@ Status write_drawings(const SimulateArguments& arguments, const Simulation& all)
                                                 all.cases.front().schedule_name),
                                     timeline, all.cases.front().cluster));
   }
-  return write_all(files);
+  return write_files(files);
 }
 
 void print_text(const SimulateArguments& arguments, const Simulation& all, const Console& console) {
   if (all.cases.size() + all.refused.size() > 1) {
-    for (std::size_t i = 0; i < std::min<std::size_t>(1, all.cases.size()); ++i)
-      for (const std::string& line : all.what_ifs[i]) console.out << "what if: " << line << '\n';
+    if (!all.cases.empty())
+      for (const std::string& line : all.what_ifs.front())
+        console.out << "what if: " << line << '\n';
     console.out << comparison_table(all.cases, all.steps, all.refused).to_text();
     for (const SimulationCase& one : all.cases)
       for (const std::string& note : one.notes)

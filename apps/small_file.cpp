@@ -60,4 +60,18 @@ Status write_file(const std::string& path, const std::string& text) {
   return Error{ErrorCode::io, fmt::format("{}: cannot be written", path)};
 }
 
+Status write_files(const std::vector<std::pair<std::string, std::string>>& files) {
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const bool there = std::filesystem::exists(files[i].first);
+    const Status written = write_file(files[i].first, files[i].second);
+    if (written) continue;
+    std::error_code ignored;
+    if (!there) std::filesystem::remove(files[i].first, ignored);
+    for (std::size_t made = 0; made < i; ++made)
+      std::filesystem::remove(files[made].first, ignored);
+    return written;
+  }
+  return {};
+}
+
 }  // namespace troupe

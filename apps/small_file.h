@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/result.h"
@@ -22,5 +23,7 @@ Status check_outputs(const std::vector<std::string>& inputs,
                      const std::vector<std::string>& outputs);
 /// Error io begins with the path.
 Status write_file(const std::string& path, const std::string& text);
+/// Several by path, all or none: where one cannot be written, those before it are taken away.
+Status write_files(const std::vector<std::pair<std::string, std::string>>& files);
 
 }  // namespace troupe

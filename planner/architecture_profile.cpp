@@ -60,6 +60,13 @@ OpCount count_of(const LayerOps& ops, const Counter& of, double diagonal) {
   return out;
 }
 
+LayerOps products_of(const LayerOps& ops) {
+  LayerOps out;
+  for (const LayerOp& op : ops)
+    if (op.m > 0) out.push_back(op);
+  return out;
+}
+
 /// Elements at the outputs of products.
 double output_elements(const LayerOps& products) {
   double sum = 0;
@@ -111,9 +118,7 @@ void add_actions(LayerProfile& out,
   const double gradients = output_elements(weight);
   out.backward_weight.bytes_moved += moved((f32 - of.element) * gradients);
   if (!of.model.mlp_bias && !of.model.attention.qkv_bias) return;
-  LayerOps products;
-  for (const LayerOp& op : ops.forward)
-    if (op.m > 0) products.push_back(op);
+  const LayerOps products = products_of(ops.forward);
   const double sums = output_elements(products);
   out.backward_weight += {0, sums, moved(sums * of.element), 0};
 }
@@ -127,9 +132,7 @@ LayerProfile block_profile(const Counter& of, std::uint32_t block) {
   LayerProfile out;
   out.kind = LayerKind::block;
   add_actions(out, shape, ops, of);
-  LayerOps products;
-  for (const LayerOp& op : ops.forward)
-    if (op.m > 0) products.push_back(op);
+  const LayerOps products = products_of(ops.forward);
   const double all = block_weights(shape, 1);
   const auto count = static_cast<std::uint32_t>(products.size());
   const auto norms = static_cast<std::uint32_t>(shape.norms);

@@ -1,5 +1,4 @@
 #include "planner/worker_split.h"
-#include "planner/counted.h"
 
 #include <fmt/format.h>
 
@@ -8,6 +7,8 @@
 #include <map>
 #include <set>
 #include <tuple>
+
+#include "planner/counted.h"
 
 namespace troupe {
 namespace {

@@ -66,12 +66,12 @@ TEST_CASE("the planner actor proposes, refuses by name and keeps means without t
   World world;
   const auto planner = spawn_planner_actor(world.system);
   const RunSpec spec = tiny_run(tiny_gpt2(), tiny_shape(2), 2);
-  auto request = std::make_shared<PlanInputs>(
-      PlanInputs{spec.model, spec.cluster, profile_model(spec.model, spec.shape), spec.plan});
+  auto request = std::make_shared<OwnedPlanRequest>(
+      OwnedPlanRequest{spec.model, spec.cluster, profile_model(spec.model, spec.shape), spec.plan});
   const auto made = world.ask<PlanProposed>(planner, ProposePlan{PlanEpoch{4}, 0, request});
   REQUIRE(made.ok());
   CHECK(made->plan->epoch == PlanEpoch{4});
-  auto small = std::make_shared<PlanInputs>(*request);
+  auto small = std::make_shared<OwnedPlanRequest>(*request);
   for (DeviceSpec& device : small->cluster.devices) device.memory = 1000;
   CHECK(world.ask<PlanProposed>(planner, ProposePlan{PlanEpoch{4}, 0, small}).error().code ==
         ErrorCode::does_not_fit);

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/catch.h"
@@ -95,6 +96,15 @@ TEST_CASE("estimate draws a layout as SVG, as a trace, and layouts side by side 
   for (auto at = page.find("<svg"); at != std::string::npos; at = page.find("<svg", at + 1))
     ++drawings;
   CHECK(drawings == 6);
+}
+
+TEST_CASE("of several drawings that are asked for, one that cannot be written leaves none") {
+  const TemporaryFolder folder;
+  const std::string trace = folder / "a.json";
+  const Outcome refused = estimate(experts, {"--trace", trace, "--html", "/nowhere/a.html"});
+  CHECK(refused.code == 1);
+  CHECK(holds(refused.err, "/nowhere/a.html"));
+  CHECK_FALSE(std::filesystem::exists(trace));
 }
 
 TEST_CASE("estimate answers what if a stage is slow, or a link") {
