@@ -14,6 +14,12 @@ namespace troupe {
 
 enum class DeviceKind : std::uint8_t { cpu, emulated, meta };
 
+/// Latency and bandwidth of a directed link.
+struct LinkSpec {
+  Seconds latency = 0;
+  BytesPerSecond bandwidth = 0;  ///< 0: by reference, no bytes move
+};
+
 struct DeviceSpec {
   std::string name;  ///< unique in the cluster, "n0.gpu0"
   NodeId node;
@@ -25,21 +31,32 @@ struct DeviceSpec {
   std::string rates_from;     ///< the file that they stand in, for people; empty: measured here
   /// Measured seconds per layer kind, where the device was profiled; they beat the rates.
   std::map<LayerKind, LayerSeconds> measured;
+  /// To and from the memory of its node, each direction.
+  LinkSpec host_link = {};
   /// Nothing is known of its speed yet.
   bool needs_measuring() const {
     return kind == DeviceKind::cpu && measured.empty() && rates.matmul_f32 <= 0;
   }
 };
 
+/// Memory of a node that is no device's, where states of training may lie, and the processor that
+/// works on them there.
+struct HostSpec {
+  Bytes memory = 0;                ///< that training may fill; 0: none
+  BytesPerSecond memory_rate = 0;  ///< that its cores reach together
+};
+
+/// A disk of a node, where states may lie too.
+struct DiskSpec {
+  Bytes space = 0;  ///< that training may fill; 0: none
+  BytesPerSecond read = 0, write = 0;
+};
+
 struct NodeSpec {
   std::string name;
   bool own_process = false;  ///< false: lives in the process of the run actor
-};
-
-/// Latency and bandwidth of the directed link between two devices.
-struct LinkSpec {
-  Seconds latency = 0;
-  BytesPerSecond bandwidth = 0;  ///< 0: by reference, no bytes move
+  HostSpec host = {};
+  DiskSpec disk = {};
 };
 
 /// What an emulated device, or a link, does that no plan is told: it lasts `factor` times as long
