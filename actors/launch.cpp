@@ -65,8 +65,9 @@ Result<RunOutcome> run_training(const RunSpec& spec,
 
 RunSpec settled(RunSpec spec, const Plan& plan) {
   if (spec.shape != plan.shape)
-    spec.cluster = carried_to(std::move(spec.cluster), profile_model(spec.model, spec.shape),
-                              profile_model(spec.model, plan.shape));
+    spec.cluster =
+        with_microbatches(std::move(spec.cluster), profile_model(spec.model, spec.shape),
+                          profile_model(spec.model, plan.shape), plan.shape.microbatch_size);
   spec.shape = plan.shape;
   spec.plan = settled(std::move(spec.plan), plan);
   return spec;
@@ -76,7 +77,8 @@ Result<ClusterSpec> measured_cluster(const RunSpec& spec) {
   ClusterSpec cluster = cluster_of(spec);
   const auto measured = measure_devices(spec, [](DeviceId) { return true; });
   if (!measured) return measured.error();
-  for (const auto& [device, kinds] : *measured) cluster.devices[device].measured = kinds;
+  for (const auto& [device, by_size] : *measured)
+    set_measured(cluster.devices[device], by_size, spec.shape.microbatch_size);
   return cluster;
 }
 

@@ -73,7 +73,7 @@ struct PlannedRun {
   ClusterSpec cluster;  ///< with measured rates, for the plan's microbatches
 };
 /// The run with what its plan chose in place of what it left open (planner/plan_choice.h), as if
-/// that had been written; measured times are carried over to the microbatches.
+/// that had been written; measured times are those with its microbatches.
 RunSpec settled(RunSpec spec, const Plan& plan);
 /// The cluster as plans see it: measures CPU devices here, whatever node they belong to.
 Result<ClusterSpec> measured_cluster(const RunSpec& spec);
@@ -98,7 +98,7 @@ Status run_node(const std::string& host,
                 Seconds join_timeout = 30,
                 const JoinCallbacks& callbacks = {});
 
-/// "0.1.0 (protocol 2)": must be equal on both ends.
+/// "0.1.0 (protocol 3)": must be equal on both ends.
 std::string build_text();
 
 }  // namespace troupe

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <mutex>
 #include <numeric>
@@ -12,6 +13,7 @@
 #include "devices/timing.h"
 #include "kernels/ops.h"
 #include "kernels/stage.h"
+#include "planner/plan_choice.h"
 
 namespace troupe {
 namespace {
@@ -141,6 +143,27 @@ Result<std::unique_ptr<Device>> open_without_cap(DeviceSpec spec) {
   return open_device(spec, {});
 }
 
+/// The run's own shape and, where microbatches are open, others of another measuring size: the
+/// smallest, and half way between the two in doublings.
+std::vector<StepShape> measured_shapes(const ModelSpec& model,
+                                       const StepShape& shape,
+                                       LayerKind kind,
+                                       bool open) {
+  std::vector<StepShape> shapes{shape};
+  if (!open) return shapes;
+  const std::uint32_t largest = measuring_size(model, shape, kind).shape.microbatch_size;
+  const std::uint32_t smallest = tried_shapes(shape).back().microbatch_size;
+  const double middle = std::sqrt(static_cast<double>(smallest) * largest);
+  std::uint32_t above = largest;
+  for (const std::uint32_t size : {static_cast<std::uint32_t>(std::lround(middle)), smallest}) {
+    if (size >= above) continue;
+    above = size;
+    shapes.push_back(shape);
+    shapes.back().microbatch_size = size;
+  }
+  return shapes;
+}
+
 }  // namespace
 
 MeasuringSize measuring_size(const ModelSpec& model, const StepShape& shape, LayerKind kind) {
@@ -155,20 +178,27 @@ MeasuringSize measuring_size(const ModelSpec& model, const StepShape& shape, Lay
   return size;
 }
 
-Result<std::map<LayerKind, LayerSeconds>> measure_layers(const DeviceSpec& spec,
-                                                         const ModelSpec& model,
-                                                         const StepShape& shape) {
+Result<std::map<LayerKind, SecondsBySize>> measure_layers(const DeviceSpec& spec,
+                                                          const ModelSpec& model,
+                                                          const StepShape& shape,
+                                                          bool open) {
   auto device = open_without_cap(spec);
   if (!device) return device.error();
-  const ModelProfile wanted = profile_model(model, shape);
-  std::map<LayerKind, LayerSeconds> measured;
+  std::map<LayerKind, SecondsBySize> measured;
   for (const std::uint32_t layer : {0U, 1U, layer_count(model) - 1}) {
     const LayerKind kind = layer_kind(model, layer);
-    const MeasuringSize size = measuring_size(model, shape, kind);
-    const auto seconds = measure_layer(**device, size.model, size.shape, layer, time_limit);
-    if (!seconds) return seconds.error();
-    measured[kind] = carried_over(seconds->middle, profile_model(size.model, size.shape).of(kind),
-                                  wanted.of(kind));
+    for (const StepShape& wanted : measured_shapes(model, shape, kind, open)) {
+      const MeasuringSize size = measuring_size(model, wanted, kind);
+      const Seconds limit = wanted == shape ? time_limit : time_limit / 3;
+      const auto seconds = measure_layer(**device, size.model, size.shape, layer, limit);
+      if (!seconds) return seconds.error();
+      const LayerProfile at = profile_model(size.model, size.shape).of(kind);
+      StepShape known = wanted;
+      known.microbatch_size = size.shape.microbatch_size;
+      for (const StepShape& carried : {known, wanted})
+        measured[kind][carried.microbatch_size] =
+            carried_over(seconds->middle, at, profile_model(model, carried).of(kind));
+    }
   }
   return measured;
 }
@@ -198,13 +228,13 @@ Result<std::vector<LayerRatio>> measure_layer_ratios(const DeviceSpec& spec,
 Result<MeasuredDevices> measure_devices(const RunSpec& spec,
                                         const std::function<bool(DeviceId)>& wanted) {
   MeasuredDevices measured;
-  std::map<std::uint32_t, std::map<LayerKind, LayerSeconds>> by_threads;
+  std::map<std::uint32_t, std::map<LayerKind, SecondsBySize>> by_threads;
   for (std::uint32_t d = 0; d < spec.cluster.devices.size(); ++d) {
     const DeviceSpec& device = spec.cluster.devices[d];
     if (!device.needs_measuring() || !wanted(DeviceId{d})) continue;
     auto known = by_threads.find(device.threads);
     if (known == by_threads.end()) {
-      auto kinds = measure_layers(device, spec.model, spec.shape);
+      auto kinds = measure_layers(device, spec.model, spec.shape, spec.plan.choose_microbatches);
       if (!kinds) return kinds.error();
       known = by_threads.emplace(device.threads, std::move(*kinds)).first;
     }

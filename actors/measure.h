@@ -23,12 +23,14 @@ struct MeasuringSize {
 /// blocks, as attention depends on their length.
 MeasuringSize measuring_size(const ModelSpec& model, const StepShape& shape, LayerKind kind);
 
-/// Each layer kind once, at its measuring size, carried over to the run's microbatch shape: the
-/// median of a few runs after a warm-up, in about a second. Opens a device like `spec` without its
-/// memory cap for the time of the measurement.
-Result<std::map<LayerKind, LayerSeconds>> measure_layers(const DeviceSpec& spec,
-                                                         const ModelSpec& model,
-                                                         const StepShape& shape);
+/// Each layer kind at its measuring size, carried over to the run's microbatch shape: the median of
+/// a few runs after a warm-up, in about a second. Where microbatches are `open`, also with the
+/// smallest that may be chosen and one in between, in another second. Opens a device like `spec`
+/// without its memory cap for the time of the measurement.
+Result<std::map<LayerKind, SecondsBySize>> measure_layers(const DeviceSpec& spec,
+                                                          const ModelSpec& model,
+                                                          const StepShape& shape,
+                                                          bool open);
 
 /// The same as ratios to the rates of `spec`, at the sizes that stand for the run's, in about
 /// `budget` seconds: at least three runs each. Kinds with unsteady times (is_unsteady) go to

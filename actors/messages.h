@@ -23,7 +23,7 @@
 namespace troupe {
 
 /// Both ends of a connection must speak this version.
-inline constexpr std::uint32_t protocol_version = 2;
+inline constexpr std::uint32_t protocol_version = 3;
 inline constexpr std::size_t control_message_limit = 64 * 1024;
 inline constexpr std::size_t document_part_bytes = 32 * 1024;
 inline constexpr std::size_t list_part_count = 1024;  ///< entries of a list in one message

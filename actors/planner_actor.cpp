@@ -18,7 +18,8 @@ OwnedPlanRequest settled_inputs(const OwnedPlanRequest& inputs, const Plan& plan
   OwnedPlanRequest out = inputs;
   if (plan.shape != inputs.options.shape) {
     out.profile = inputs.profile_at(plan.shape);
-    out.cluster = carried_to(inputs.cluster, inputs.profile, out.profile);
+    out.cluster =
+        with_microbatches(inputs.cluster, inputs.profile, out.profile, plan.shape.microbatch_size);
   }
   out.options = settled(inputs.options, plan);
   return out;

@@ -207,11 +207,11 @@ Status RunSession::measure() {
     if (!reply) return reply.error();
     const auto measured = measured_from_json(reply->text);
     if (!measured) return measured.error();
-    for (const auto& [device, kinds] : *measured) {
+    for (const auto& [device, by_size] : *measured) {
       if (device >= spec_.cluster.devices.size())
         return Error{ErrorCode::protocol,
                      fmt::format("{} measured a device d{}", member.name, device)};
-      spec_.cluster.devices[device].measured = kinds;
+      set_measured(spec_.cluster.devices[device], by_size, spec_.shape.microbatch_size);
     }
   }
   return {};

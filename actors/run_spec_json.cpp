@@ -49,9 +49,12 @@ namespace {
 Json device_to_json(const DeviceSpec& device) {
   Json measured = Json::array();
   for (const auto& [kind, seconds] : device.measured) measured.push_back({kind, seconds});
+  Json by_size = Json::array();
+  for (const auto& [kind, known] : device.measured_by_size)
+    for (const auto& [size, seconds] : known) by_size.push_back({kind, size, seconds});
   return {{"name", device.name},   {"node", device.node},     {"kind", device.kind},
           {"model", device.model}, {"memory", device.memory}, {"threads", device.threads},
-          {"rates", device.rates}, {"measured", measured}};
+          {"rates", device.rates}, {"measured", measured},    {"measured_by_size", by_size}};
 }
 
 DeviceSpec device_from_json(const Json& json) {
@@ -65,6 +68,9 @@ DeviceSpec device_from_json(const Json& json) {
   json.at("rates").get_to(device.rates);
   for (const Json& one : json.at("measured"))
     device.measured[one.at(0).get<LayerKind>()] = one.at(1).get<LayerSeconds>();
+  for (const Json& one : json.at("measured_by_size"))
+    device.measured_by_size[one.at(0).get<LayerKind>()][one.at(1).get<std::uint32_t>()] =
+        one.at(2).get<LayerSeconds>();
   return device;
 }
 
@@ -191,15 +197,16 @@ Result<RunSpec> run_spec_from_json(std::string_view text) try {
 std::string to_json(const MeasuredDevices& measured) {
   Json json = Json::array();
   for (const auto& [device, kinds] : measured)
-    for (const auto& [kind, seconds] : kinds) json.push_back({device, kind, seconds});
+    for (const auto& [kind, known] : kinds)
+      for (const auto& [size, seconds] : known) json.push_back({device, kind, size, seconds});
   return json.dump();
 }
 
 Result<MeasuredDevices> measured_from_json(std::string_view text) try {
   MeasuredDevices measured;
   for (const Json& one : Json::parse(text))
-    measured[one.at(0).get<std::uint32_t>()][one.at(1).get<LayerKind>()] =
-        one.at(2).get<LayerSeconds>();
+    measured[one.at(0).get<std::uint32_t>()][one.at(1).get<LayerKind>()]
+            [one.at(2).get<std::uint32_t>()] = one.at(3).get<LayerSeconds>();
   return measured;
 } catch (const nlohmann::json::exception& wrong) {
   return Error{ErrorCode::protocol, fmt::format("measured rates: {}", wrong.what())};

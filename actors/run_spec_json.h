@@ -14,8 +14,8 @@ std::string to_json(const RunSpec& spec);
 /// Error protocol: no JSON, a member missing or of another kind.
 Result<RunSpec> run_spec_from_json(std::string_view text);
 
-/// Measured seconds of layer kinds by device index.
-using MeasuredDevices = std::map<std::uint32_t, std::map<LayerKind, LayerSeconds>>;
+/// Measured seconds of layer kinds by device index and microbatch size.
+using MeasuredDevices = std::map<std::uint32_t, std::map<LayerKind, SecondsBySize>>;
 std::string to_json(const MeasuredDevices& measured);
 Result<MeasuredDevices> measured_from_json(std::string_view text);
 

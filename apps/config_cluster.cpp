@@ -7,6 +7,7 @@
 
 #include "apps/config_builder.h"
 #include "kernels/stage.h"
+#include "planner/plan_choice.h"
 
 namespace troupe {
 namespace {
@@ -89,18 +90,24 @@ void ConfigBuilder::take_profiled_rates(const ConfigReader& table, DeviceSpec& d
                   to_string(table.at("threads")), profile_name_, device.threads, device.name));
 }
 
-/// Layers of the run's model on profiled devices, by the layers that were measured. Needs a model
-/// and a step's shape that hold.
+/// Layers of the run's model on profiled devices, with microbatches of every size that a plan may
+/// take, by the layers that were measured. Needs a model and a step's shape that hold.
 void ConfigBuilder::price_profiled_layers() {
   if (!profile_ || !problems_.empty()) return;
-  std::optional<ModelProfile> layers;
+  std::vector<StepShape> shapes = tried_shapes(spec_.shape);
+  shapes.push_back(spec_.shape);
+  std::vector<ModelProfile> layers;  // by shape
   for (DeviceSpec& device : spec_.cluster.devices) {
     const ProfiledCpu* row = profile_->cpu(device.threads);
     if (device.kind != DeviceKind::cpu || row == nullptr || row->layers.empty()) continue;
-    if (!layers) layers = profile_model(spec_.model, spec_.shape);
-    for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
-      device.measured[kind] = seconds_by_ratios(
-          row->layers, size_of(spec_.model, spec_.shape, kind), layers->of(kind), device.rates);
+    if (layers.empty())
+      for (const StepShape& shape : shapes) layers.push_back(profile_model(spec_.model, shape));
+    std::map<LayerKind, SecondsBySize> by_size;
+    for (std::size_t i = 0; i < shapes.size(); ++i)
+      for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
+        by_size[kind][shapes[i].microbatch_size] = seconds_by_ratios(
+            row->layers, size_of(spec_.model, shapes[i], kind), layers[i].of(kind), device.rates);
+    set_measured(device, by_size, spec_.shape.microbatch_size);
   }
 }
 

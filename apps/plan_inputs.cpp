@@ -41,7 +41,10 @@ Result<ClusterSpec> PlanInputs::cluster() const {
   ClusterSpec out = config_.spec.cluster;
   out.copy_between_devices |= config_.spec.copy_between_devices;
   // What layers of other models took says nothing of these.
-  for (DeviceSpec& device : out.devices) device.measured.clear();
+  for (DeviceSpec& device : out.devices) {
+    device.measured.clear();
+    device.measured_by_size.clear();
+  }
   TROUPE_TRY(check_rated(out));
   return out;
 }

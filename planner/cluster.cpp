@@ -26,6 +26,15 @@ LinkSpec ClusterSpec::link(DeviceId from, DeviceId to) const {
   return crosses_processes(from, to) ? between_processes : same_process;
 }
 
+void set_measured(DeviceSpec& device,
+                  const std::map<LayerKind, SecondsBySize>& by_size,
+                  std::uint32_t microbatch_size) {
+  for (const auto& [kind, known] : by_size) {
+    device.measured[kind] = seconds_at(known, microbatch_size);
+    if (known.size() > 1) device.measured_by_size[kind] = known;
+  }
+}
+
 std::vector<std::string> device_names(const ClusterSpec& cluster) {
   std::vector<std::string> names;
   for (const DeviceSpec& device : cluster.devices) names.push_back(device.name);

@@ -31,6 +31,8 @@ struct DeviceSpec {
   std::string rates_from;     ///< the file that they stand in, for people; empty: measured here
   /// Measured seconds per layer kind, where the device was profiled; they beat the rates.
   std::map<LayerKind, LayerSeconds> measured;
+  /// The same with microbatches of other sizes, where more than one was measured.
+  std::map<LayerKind, SecondsBySize> measured_by_size;
   /// To and from the memory of its node, each direction.
   LinkSpec host_link = {};
   /// Nothing is known of its speed yet.
@@ -38,6 +40,11 @@ struct DeviceSpec {
     return kind == DeviceKind::cpu && measured.empty() && rates.matmul_f32 <= 0;
   }
 };
+
+/// Makes these the device's times, `measured` with microbatches of this size.
+void set_measured(DeviceSpec& device,
+                  const std::map<LayerKind, SecondsBySize>& by_size,
+                  std::uint32_t microbatch_size);
 
 /// Memory of a node that is no device's, where states of training may lie, and the processor that
 /// works on them there.

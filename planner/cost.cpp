@@ -1,6 +1,9 @@
 #include "planner/cost.h"
 
 #include <algorithm>
+#include <iterator>
+
+#include "planner/result.h"
 
 namespace troupe {
 
@@ -42,6 +45,27 @@ LayerSeconds carried_over(const LayerSeconds& seconds,
           seconds.backward_weight * factor(at.backward_weight, wanted.backward_weight),
           seconds.norm * factor(at.norm, wanted.norm),
           seconds.update * factor(at.update, wanted.update)};
+}
+
+LayerSeconds seconds_at(const SecondsBySize& known, std::uint32_t microbatch_size) {
+  EXPECTS(!known.empty());
+  const auto above = known.lower_bound(microbatch_size);
+  if (above != known.end() && above->first == microbatch_size) return above->second;
+  if (above == known.begin() || above == known.end()) {
+    const auto& [size, at_end] = above == known.end() ? *known.rbegin() : *above;
+    const double factor = static_cast<double>(microbatch_size) / size;
+    return {at_end.forward * factor, at_end.backward_input * factor,
+            at_end.backward_weight * factor, at_end.norm, at_end.update};
+  }
+  const auto below = std::prev(above);
+  const double share =
+      static_cast<double>(microbatch_size - below->first) / (above->first - below->first);
+  const auto between = [&](Seconds LayerSeconds::*action) {
+    return below->second.*action + share * (above->second.*action - below->second.*action);
+  };
+  return {between(&LayerSeconds::forward), between(&LayerSeconds::backward_input),
+          between(&LayerSeconds::backward_weight), between(&LayerSeconds::norm),
+          between(&LayerSeconds::update)};
 }
 
 }  // namespace troupe

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,8 @@ struct LayerProfile {
 struct LayerSeconds {
   Seconds forward = 0, backward_input = 0, backward_weight = 0, norm = 0, update = 0;
 };
+/// By microbatch size, in sequences.
+using SecondsBySize = std::map<std::uint32_t, LayerSeconds>;
 
 /// Rates of one device.
 struct DeviceRates {
@@ -66,5 +69,10 @@ LayerSeconds seconds_of(const LayerProfile& profile, const DeviceRates& rates, D
 LayerSeconds carried_over(const LayerSeconds& seconds,
                           const LayerProfile& at,
                           const LayerProfile& wanted);
+
+/// What a layer takes with microbatches of this size: on the straight line between the two known
+/// sizes around it; beyond the ends, forward and backward in proportion to the end. Promise: a size
+/// is known.
+LayerSeconds seconds_at(const SecondsBySize& known, std::uint32_t microbatch_size);
 
 }  // namespace troupe

@@ -18,6 +18,15 @@ bool holds(double value) {
   return std::isfinite(value) && value >= 0;
 }
 
+Status check_measured(const DeviceSpec& device, const LayerSeconds& seconds) {
+  for (const Seconds value : {seconds.forward, seconds.backward_input, seconds.backward_weight,
+                              seconds.norm, seconds.update})
+    if (!holds(value))
+      return refuse(fmt::format("device {} was measured at {} s; a time is at least 0 s",
+                                device.name, value));
+  return {};
+}
+
 /// Rates are needed for the layer kinds that were not measured.
 Status check_rates(const DeviceSpec& device, DType compute) {
   const DeviceRates& rates = device.rates;
@@ -26,12 +35,9 @@ Status check_rates(const DeviceSpec& device, DType compute) {
     if (!holds(value))
       return refuse(fmt::format("device {} has {} = {}; it is a time of at least 0 s", device.name,
                                 name, value));
-  for (const auto& [kind, seconds] : device.measured)
-    for (const Seconds value : {seconds.forward, seconds.backward_input, seconds.backward_weight,
-                                seconds.norm, seconds.update})
-      if (!holds(value))
-        return refuse(fmt::format("device {} was measured at {} s; a time is at least 0 s",
-                                  device.name, value));
+  for (const auto& [kind, seconds] : device.measured) TROUPE_TRY(check_measured(device, seconds));
+  for (const auto& [kind, known] : device.measured_by_size)
+    for (const auto& [size, seconds] : known) TROUPE_TRY(check_measured(device, seconds));
   if (device.measured.size() == 3) return {};  // every kind of layer
   const bool bf16 = compute == DType::bf16;
   for (const auto& [name, value] :

@@ -36,17 +36,6 @@ bool power_of_two(std::uint32_t n) {
   return (n & (n - 1)) == 0;
 }
 
-/// Where there are many, those that people would write, and both ends.
-std::vector<StepShape> few_of(std::vector<StepShape> shapes) {
-  if (shapes.size() <= few_shapes) return shapes;
-  const StepShape last = shapes.back();
-  std::erase_if(shapes, [&](const StepShape& shape) {
-    return !power_of_two(shape.microbatch_count) && !power_of_two(shape.microbatch_size) &&
-           shape != last;
-  });
-  return shapes;
-}
-
 std::vector<ScheduleChoice> schedules_of(const ModelSpec& model,
                                          const ClusterSpec& cluster,
                                          const PlanOptions& options) {
@@ -83,13 +72,13 @@ class ChoiceSearch {
     const std::vector<StepShape> shapes = options.choose_microbatches && profile_at
                                               ? step_shapes(options.shape)
                                               : std::vector{options.shape};
-    const std::vector<StepShape> tried = few_of(shapes);
+    const std::vector<StepShape> tried = shapes.size() > 1 ? tried_shapes(options.shape) : shapes;
     exact_ = tried.size() == shapes.size();
     for (const StepShape& shape : tried) {
       AtShape at;
       at.shape = shape;
       at.profile = shape == options.shape ? profile : profile_at(shape);
-      at.cluster = carried_to(cluster, profile, at.profile);
+      at.cluster = with_microbatches(cluster, profile, at.profile, shape.microbatch_size);
       at.bound = least_step(model, at.cluster, at.profile, shape);
       at_.push_back(std::move(at));
     }
@@ -223,6 +212,18 @@ std::vector<StepShape> step_shapes(const StepShape& given) {
     if (shape.microbatch_size == 1) return shapes;
     size = shape.microbatch_size - 1;
   }
+}
+
+std::vector<StepShape> tried_shapes(const StepShape& given) {
+  std::vector<StepShape> shapes = step_shapes(given);
+  if (shapes.size() <= few_shapes) return shapes;
+  // Those that people would write, and both ends.
+  const StepShape last = shapes.back();
+  std::erase_if(shapes, [&](const StepShape& shape) {
+    return !power_of_two(shape.microbatch_count) && !power_of_two(shape.microbatch_size) &&
+           shape != last;
+  });
+  return shapes;
 }
 
 Seconds least_step(const ModelSpec& model,

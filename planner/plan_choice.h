@@ -14,14 +14,13 @@ namespace troupe {
 /// Equally quick: fewer microbatches, then 1F1B, zero bubble H1, GPipe, interleaved. Notes say what
 /// was chosen and what came second.
 ///
-/// Microbatches are all of `step_shapes`, but where there are many of them those whose count or
-/// size is a power of two; schedules all kinds, interleaved with 2 to 4 chunks. A choice is left
-/// out where `least_step` shows that it comes behind two others. On more than 40 devices other
-/// schedules than 1F1B are planned with the three best shapes alone.
+/// Microbatches are `tried_shapes`; schedules all kinds, interleaved with 2 to 4 chunks. A choice
+/// is left out where `least_step` shows that it comes behind two others. On more than 40 devices
+/// other schedules than 1F1B are planned with the three best shapes alone.
 ///
-/// `profile` and the devices' measured times are of `options.shape`; they are carried over to
-/// others. Without `profile_at` the shape stays. Errors as make_plan, of the choice that needs
-/// least memory.
+/// `profile` and the devices' measured times are of `options.shape`; with_microbatches
+/// (planner/step_costs.h) makes those of others. Without `profile_at` the shape stays. Errors as
+/// make_plan, of the choice that needs least memory.
 Result<Plan> choose_plan(const ModelSpec& model,
                          const ClusterSpec& cluster,
                          const ModelProfile& profile,
@@ -31,6 +30,9 @@ Result<Plan> choose_plan(const ModelSpec& model,
 /// Every way to cut the batch of `given` into equal microbatches, the last of which may be smaller:
 /// by rising count, at most `most_microbatches`; of each count the smallest size.
 std::vector<StepShape> step_shapes(const StepShape& given);
+/// Those that choose_plan tries: all, but where there are many those whose count or size is a power
+/// of two, and the last.
+std::vector<StepShape> tried_shapes(const StepShape& given);
 
 /// No plan ends a step of this shape sooner, under any schedule: the work shared out so that all
 /// devices end together (a bound from the dual of that linear program), and the way of one

@@ -21,6 +21,8 @@ void slow_down(LayerSeconds& seconds, DriftTerm term, double factor) {
 /// Measured seconds can be changed action by action; of rates alone, all of them are.
 void slow_down(DeviceSpec& device, DriftTerm term, double factor) {
   for (auto& [kind, seconds] : device.measured) slow_down(seconds, term, factor);
+  for (auto& [kind, known] : device.measured_by_size)
+    for (auto& [size, seconds] : known) slow_down(seconds, term, factor);
   if (!device.measured.empty()) return;
   DeviceRates& rates = device.rates;
   for (double* rate : {&rates.matmul_f32, &rates.matmul_bf16, &rates.vector_f32, &rates.memory})

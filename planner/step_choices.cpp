@@ -56,12 +56,12 @@ std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoic
   for (const StepShape& shape : shapes_of(request, open.microbatches)) {
     const ModelProfile kept =
         shape == request.options.shape ? request.profile : request.profile_at(shape);
-    const ClusterSpec at_shape = carried_to(request.cluster, request.profile, kept);
+    const ClusterSpec at_shape =
+        with_microbatches(request.cluster, request.profile, kept, shape.microbatch_size);
     for (const bool again : {false, true}) {
       if (again && !open.recompute) break;
       const ModelProfile profile = again ? with_recompute(kept) : kept;
-      const ClusterSpec cluster =
-          again ? carried_to(request.cluster, request.profile, profile) : at_shape;
+      const ClusterSpec cluster = again ? carried_to(at_shape, kept, profile) : at_shape;
       for (const auto& [schedule, chunks] : schedules_of(request, open.schedule)) {
         PlanOptions options = request.options;
         options.pinned.clear();

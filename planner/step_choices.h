@@ -29,8 +29,8 @@ struct StepChoice {
 
 /// Every choice, the quickest first, those that do not fit last. Microbatch sizes are the powers of
 /// two up to the batch and the batch itself; schedules are all kinds, interleaved with 2 chunks.
-/// Devices that were measured at the request's shape are carried over to others. Without
-/// `request.profile_at` the shape stays.
+/// Measured times of devices are for the request's shape; with_microbatches makes those of others.
+/// Without `request.profile_at` the shape stays.
 std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoices& open);
 
 /// A layer that keeps its output alone from F to B and runs F again before B: the rest of what it

@@ -40,6 +40,17 @@ ClusterSpec carried_to(ClusterSpec cluster, const ModelProfile& at, const ModelP
   return cluster;
 }
 
+ClusterSpec with_microbatches(ClusterSpec cluster,
+                              const ModelProfile& at,
+                              const ModelProfile& wanted,
+                              std::uint32_t microbatch_size) {
+  cluster = carried_to(std::move(cluster), at, wanted);
+  for (DeviceSpec& device : cluster.devices)
+    for (const auto& [kind, known] : device.measured_by_size)
+      device.measured[kind] = seconds_at(known, microbatch_size);
+  return cluster;
+}
+
 LayerSeconds stage_seconds(const DeviceSpec& device,
                            const ModelSpec& model,
                            const ModelProfile& profile,

@@ -14,6 +14,12 @@ LayerSeconds layer_seconds(const DeviceSpec& device, const LayerProfile& profile
 
 /// The cluster for layers of other sizes: what was measured of its devices at `at`, carried over.
 ClusterSpec carried_to(ClusterSpec cluster, const ModelProfile& at, const ModelProfile& wanted);
+/// The cluster for microbatches of another size, with which layers are as `wanted`: from the sizes
+/// that were measured of a device, else carried over from `at`.
+ClusterSpec with_microbatches(ClusterSpec cluster,
+                              const ModelProfile& at,
+                              const ModelProfile& wanted,
+                              std::uint32_t microbatch_size);
 
 /// Arithmetic of the actions of a stage with these layers: the sum over the layers.
 LayerSeconds stage_seconds(const DeviceSpec& device,

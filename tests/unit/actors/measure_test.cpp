@@ -1,5 +1,7 @@
 #include "actors/measure.h"
 
+#include <cmath>
+
 #include "tests/support/catch.h"
 #include "tests/support/tiny_training.h"
 
@@ -73,11 +75,47 @@ TEST_CASE("every layer kind of a CPU device gets times, alike devices once") {
   for (const auto& [device, kinds] : *measured) {
     CHECK(device != 1);
     REQUIRE(kinds.size() == 3);
-    for (const auto& [kind, seconds] : kinds) CHECK(seconds.forward > 0);
-    CHECK(kinds.at(LayerKind::block).update > 0);
-    CHECK(kinds.at(LayerKind::block).forward == measured->at(0).at(LayerKind::block).forward);
+    for (const auto& [kind, known] : kinds) {
+      REQUIRE(known.size() == 1);  // nothing is open
+      CHECK(known.at(2).forward > 0);
+    }
+    const LayerSeconds& block = kinds.at(LayerKind::block).at(2);
+    CHECK(block.update > 0);
+    CHECK(block.forward == measured->at(0).at(LayerKind::block).at(2).forward);
   }
   const auto none = measure_devices(spec, [](DeviceId device) { return device.value == 1; });
   REQUIRE(none.ok());
   CHECK(none->empty());
+}
+
+TEST_CASE("where microbatches are open, small ones are measured as well") {
+  RunSpec spec;
+  spec.model = tiny_llama();
+  spec.shape = tiny_shape(1);
+  spec.shape.batch_size = spec.shape.microbatch_size = 256;
+  spec.plan.choose_microbatches = true;
+  spec.cluster.devices.resize(1);
+  spec.cluster.devices[0].kind = DeviceKind::cpu;
+  const auto measured = measure_devices(spec, [](DeviceId) { return true; });
+  REQUIRE(measured.ok());
+  for (const auto& [kind, known] : measured->at(0)) {
+    const std::uint32_t largest =
+        measuring_size(spec.model, spec.shape, kind).shape.microbatch_size;
+    const auto middle = static_cast<std::uint32_t>(std::lround(std::sqrt(largest)));
+    CAPTURE(static_cast<int>(kind), largest);
+    REQUIRE(largest > middle);
+    std::vector<std::uint32_t> sizes;
+    for (const auto& [size, seconds] : known) {
+      sizes.push_back(size);
+      CHECK(seconds.forward > 0);
+    }
+    CHECK(sizes == std::vector<std::uint32_t>{1, middle, largest, 256});
+    // Beyond the largest that was measured, in proportion.
+    CHECK(known.at(256).forward == Approx(known.at(largest).forward * 256 / largest).epsilon(0.05));
+  }
+  // The smallest that may be chosen fills the device: nothing more to learn.
+  spec.shape.batch_size = spec.shape.microbatch_size = 1;
+  const auto one = measure_devices(spec, [](DeviceId) { return true; });
+  REQUIRE(one.ok());
+  for (const auto& [kind, known] : one->at(0)) CHECK(known.size() == 1);
 }

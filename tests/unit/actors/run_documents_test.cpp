@@ -29,6 +29,8 @@ RunSpec rich_spec() {
   spec.cluster.devices[1].node = NodeId{1};
   spec.cluster.devices[1].kind = DeviceKind::emulated;
   spec.cluster.devices[1].measured[LayerKind::head] = {1.0 / 7, 2, 3, 4, 5};
+  spec.cluster.devices[1].measured_by_size[LayerKind::head] = {{1, {1.0 / 9, 2, 3, 4, 5}},
+                                                               {8, {6, 7, 8, 9, 1.0 / 11}}};
   spec.cluster.overrides[{1, 0}] = {1.0 / 3, 1e9};
   spec.cluster.disturbances.push_back({DeviceId{1}, DeviceId{0}, 1.0 / 3, 20});
   spec.cluster.copy_between_devices = true;
@@ -56,6 +58,9 @@ TEST_CASE("a run's description comes back with the same bits") {
   CHECK(back->learning_rate.learning_rate == spec.learning_rate.learning_rate);
   CHECK(back->data.files == spec.data.files);
   CHECK(back->cluster.devices[1].measured.at(LayerKind::head).forward == 1.0 / 7);
+  const SecondsBySize& by_size = back->cluster.devices[1].measured_by_size.at(LayerKind::head);
+  CHECK(by_size.at(1).forward == 1.0 / 9);
+  CHECK(by_size.at(8).update == 1.0 / 11);
   CHECK(back->cluster.link(DeviceId{1}, DeviceId{0}).latency == 1.0 / 3);
   CHECK(back->plan.choose_microbatches);
   CHECK_FALSE(back->plan.choose_schedule);
@@ -74,6 +79,18 @@ TEST_CASE("a damaged description is refused") {
     CHECK(back.error().code == ErrorCode::protocol);
   }
   CHECK_FALSE(measured_from_json("[[1,2]]").ok());
+}
+
+TEST_CASE("what a node measured comes back by device, kind of layer and microbatch size") {
+  MeasuredDevices measured;
+  measured[3][LayerKind::block] = {{1, {1.0 / 3, 2, 3, 4, 5}}, {16, {6, 7, 8, 9, 1.0 / 7}}};
+  measured[4][LayerKind::head] = {{2, {1, 1, 1, 1, 1}}};
+  const auto back = measured_from_json(to_json(measured));
+  REQUIRE(back.ok());
+  CHECK(to_json(*back) == to_json(measured));
+  CHECK(back->at(3).at(LayerKind::block).at(1).forward == 1.0 / 3);
+  CHECK(back->at(3).at(LayerKind::block).at(16).update == 1.0 / 7);
+  CHECK(back->at(4).size() == 1);
 }
 
 TEST_CASE("records of shards come back from their text") {

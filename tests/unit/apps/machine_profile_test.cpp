@@ -142,6 +142,31 @@ TEST_CASE("a plan takes as many times as long as the profile's layers did") {
   CHECK(planned.out.find("rates and layers measured by troupe profile (") != std::string::npos);
 }
 
+TEST_CASE("auto takes each microbatch size as long as the profile's layers of that size did") {
+  const TemporaryFolder folder;
+  const auto chosen = [&](double small_ratio) {
+    MachineProfile profile = small_profile();
+    profile.cpus[0].reached.rates.launch = 1e-12;
+    // smallest.toml: sequences of 16 tokens, 8 a batch.
+    for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
+      for (const auto& [sequences, ratio] : {std::pair{1U, small_ratio}, std::pair{8U, 1.0}})
+        profile.cpus[0].layers.push_back(
+            {{kind, DType::f32, ModelFamily::gpt2, 32, 16 * sequences, 16, 256},
+             {ratio, ratio, ratio, ratio, ratio}});
+    set_content(folder / "here.toml", to_toml(profile));
+    auto arguments = plan_with(folder / "here.toml");
+    arguments.insert(arguments.end(), {"--set", "training.microbatches=auto", "--json"});
+    const Outcome planned = call(arguments);
+    INFO(planned.err);
+    REQUIRE(planned.code == 0);
+    return nlohmann::json::parse(planned.out)["shape"]["microbatch_size"].get<int>();
+  };
+  const int even = chosen(1);
+  CHECK(even < 8);
+  // One sequence at a time takes a hundred times as long as its share of the batch.
+  CHECK(chosen(100) > even);
+}
+
 TEST_CASE("layers of a profile read back, and damaged ones are refused by place") {
   MachineProfile profile = small_profile();
   profile.cpus[0].layers.push_back(

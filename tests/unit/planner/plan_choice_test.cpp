@@ -159,6 +159,42 @@ TEST_CASE("measured times are carried over to the microbatches that are chosen")
   CHECK(plan->predicted_step == Approx((count + 1) * 4 * 3 * 8e-3 / count).epsilon(0.01));
 }
 
+TEST_CASE("microbatches are chosen by what layers take at their size, not by one of them") {
+  const ModelSpec model = small_model(6);
+  ClusterSpec cluster = cluster_of({1, 1});
+  const PlanOptions options = open_options(8, true, false);
+  // Starting a layer takes 2 ms: 8 sequences take 10 ms, one takes 3 ms and not an eighth of 10.
+  const auto seconds = [](std::uint32_t size) { return 2e-3 + 1e-3 * size; };
+  const auto measured = [&](std::uint32_t size) {
+    return LayerSeconds{seconds(size), seconds(size), seconds(size), 0, 0};
+  };
+  std::map<LayerKind, SecondsBySize> by_size;
+  for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
+    for (const std::uint32_t size : {1, 3, 8}) by_size[kind][size] = measured(size);
+  for (DeviceSpec& device : cluster.devices) set_measured(device, by_size, 8);
+  const auto plan = chosen(model, cluster, options);
+  REQUIRE(plan.ok());
+  // The best of the plans of each size, each by the seconds of that size alone.
+  Seconds least = 1;
+  for (const StepShape& shape : step_shapes(options.shape)) {
+    PlanOptions fixed = options;
+    fixed.shape = shape;
+    ClusterSpec known = cluster_of({1, 1});
+    for (DeviceSpec& device : known.devices)
+      for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
+        device.measured[kind] = measured(shape.microbatch_size);
+    const auto one = make_plan(model, known, profile_at(shape), fixed);
+    REQUIRE(one.ok());
+    least = std::min(least, one->predicted_step);
+  }
+  CHECK(plan->predicted_step == Approx(least));
+  // Stages of 4 layers take 3 x 12 x 6 ms; of one microbatch 2 x 12 x 10, of eight 9 x 12 x 3 ms.
+  CHECK(plan->shape.microbatch_count == 2);
+  // Carried over from the whole batch alone, 8 of them look quickest.
+  for (DeviceSpec& device : cluster.devices) device.measured_by_size.clear();
+  CHECK(chosen(model, cluster, options)->shape.microbatch_count == 8);
+}
+
 TEST_CASE("many devices and a large batch: fewer choices, and the plan says that they are") {
   std::vector<double> speeds(48);
   for (std::size_t d = 0; d < speeds.size(); ++d) speeds[d] = 1.0 + static_cast<double>(d % 3);

@@ -364,6 +364,21 @@ TEST_CASE("measured seconds beat the rates") {
   CHECK(layer_seconds(device, profile.block, DType::f32).backward_weight == 7);
 }
 
+TEST_CASE("times of microbatches between two that were measured lie on the line between them") {
+  const SecondsBySize known{{2, {2, 4, 6, 8, 10}}, {6, {4, 4, 10, 8, 6}}};
+  const LayerSeconds middle = seconds_at(known, 3);
+  CHECK(middle.forward == Approx(2.5));
+  CHECK(middle.backward_input == Approx(4));
+  CHECK(middle.backward_weight == Approx(7));
+  CHECK(middle.norm == Approx(8));
+  CHECK(middle.update == Approx(9));
+  CHECK(seconds_at(known, 6).forward == 4);
+  // Beyond the ends, work per microbatch is in proportion; the optimizer's does not depend on it.
+  CHECK(seconds_at(known, 1).forward == Approx(1));
+  CHECK(seconds_at(known, 12).backward_weight == Approx(20));
+  CHECK(seconds_at(known, 12).update == 6);
+}
+
 TEST_CASE("a request that cannot be is refused before any search") {
   const ModelProfile profile = round_profile();
   CHECK_FALSE(make_plan(small_model(2), {}, profile, options_of(1)).ok());

@@ -90,7 +90,8 @@ TEST_CASE("what no plan can mend is not suggested") {
 }
 
 TEST_CASE("a drift changes the seconds of its own term alone") {
-  const Planned planned(true);
+  Planned planned(true);
+  planned.cluster.devices[1].measured_by_size[LayerKind::block][1] = {3e-3, 3e-3, 3e-3, 7e-3, 7e-3};
   const LayerSeconds before = planned.cluster.devices[1].measured.at(LayerKind::block);
   const auto slow = cluster_with(drift_of(slow_device, 2), planned.cluster);
   REQUIRE(slow);
@@ -100,6 +101,9 @@ TEST_CASE("a drift changes the seconds of its own term alone") {
   CHECK(arithmetic.backward_weight == 2 * before.backward_weight);
   CHECK(arithmetic.update == before.update);
   CHECK(slow->devices[0].measured.at(LayerKind::block).forward == before.forward);
+  const LayerSeconds small = slow->devices[1].measured_by_size.at(LayerKind::block).at(1);
+  CHECK(small.forward == 2 * 3e-3);
+  CHECK(small.update == 7e-3);
   DriftCause updates = slow_device;
   updates.term = DriftTerm::optimizer;
   const auto slow_updates = cluster_with(drift_of(updates, 2), planned.cluster);
