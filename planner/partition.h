@@ -49,6 +49,13 @@ PartitionSearch search_partition(const ModelSpec& model,
                                  const PlanOptions& options,
                                  Seconds at_most = std::numeric_limits<Seconds>::infinity());
 
+/// The plan of what a search of the same request found, with the notes that say how.
+Result<Plan> plan_of(const Partition& found,
+                     const ModelSpec& model,
+                     const ClusterSpec& cluster,
+                     const ModelProfile& profile,
+                     const PlanOptions& options);
+
 /// The stage map of given stages.
 StageMap stage_map_of(const std::vector<StagePlan>& stages,
                       const ClusterSpec& cluster,

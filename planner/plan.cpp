@@ -241,10 +241,18 @@ Result<Plan> make_plan(const ModelSpec& model,
   const PartitionSearch search = search_partition(model, cluster, profile, options);
   if (!search.found)
     return does_not_fit(model, cluster, profile, options, profile_at, search.shortfall);
-  auto plan = plan_for(search.found->stages, model, cluster, profile, options);
+  return plan_of(*search.found, model, cluster, profile, options);
+}
+
+Result<Plan> plan_of(const Partition& found,
+                     const ModelSpec& model,
+                     const ClusterSpec& cluster,
+                     const ModelProfile& profile,
+                     const PlanOptions& options) {
+  auto plan = plan_for(found.stages, model, cluster, profile, options);
   if (!plan) return plan;
   EXPECTS(!shortfall_of(plan->memory, cluster));
-  add_notes(*plan, cluster, &*search.found);
+  add_notes(*plan, cluster, &found);
   return plan;
 }
 

@@ -108,8 +108,11 @@ class ChoiceSearch {
       return make_plan(model_, at.cluster, at.profile, options_for(at, schedules_.front()),
                        profile_at_);
     }
-    auto plan = make_plan(model_, best_.at->cluster, best_.at->profile,
-                          options_for(*best_.at, best_.schedule), profile_at_);
+    const AtShape& at = *best_.at;
+    const PlanOptions options = options_for(at, best_.schedule);
+    auto plan = options.pinned.empty()
+                    ? plan_of(best_.found, model_, at.cluster, at.profile, options)
+                    : make_plan(model_, at.cluster, at.profile, options, profile_at_);
     if (plan) add_notes(*plan);
     return plan;
   }
@@ -125,7 +128,8 @@ class ChoiceSearch {
   struct Choice {
     AtShape* at = nullptr;
     ScheduleChoice schedule;
-    Seconds step = std::numeric_limits<Seconds>::infinity();
+    Partition found;  ///< of pinned stages the step alone
+    Seconds step() const { return at ? found.step : std::numeric_limits<Seconds>::infinity(); }
   };
 
   PlanOptions options_for(const AtShape& at, const ScheduleChoice& schedule) const {
@@ -138,38 +142,39 @@ class ChoiceSearch {
   }
 
   /// Nothing where nothing fits, or nothing is as quick as the second best known.
-  std::optional<Seconds> step_of(const AtShape& at, const ScheduleChoice& schedule) {
+  std::optional<Partition> found_at(const AtShape& at, const ScheduleChoice& schedule) {
     const PlanOptions options = options_for(at, schedule);
     if (!options.pinned.empty()) {
       const auto plan = make_plan(model_, at.cluster, at.profile, options);
       if (!plan) return std::nullopt;
-      return plan->predicted_step;
+      Partition pinned;
+      pinned.step = plan->predicted_step;
+      return pinned;
     }
-    const PartitionSearch search =
-        search_partition(model_, at.cluster, at.profile, options, second_.step);
+    PartitionSearch search =
+        search_partition(model_, at.cluster, at.profile, options, second_.step());
     exact_ = exact_ && search.complete;
-    if (!search.found) return std::nullopt;
-    return search.found->step;
+    return std::move(search.found);
   }
 
   void consider(AtShape& at, const ScheduleChoice& schedule) {
     ++choices_;
-    if (at.bound > second_.step * (1 + same_time)) return;
+    if (at.bound > second_.step() * (1 + same_time)) return;
     ++planned_;
-    const auto step = step_of(at, schedule);
-    if (!step) return;
-    at.step = std::min(at.step, *step);
-    const Choice choice{&at, schedule, *step};
+    auto found = found_at(at, schedule);
+    if (!found) return;
+    at.step = std::min(at.step, found->step);
+    Choice choice{&at, schedule, std::move(*found)};
     const auto beats = [&](const Choice& other) {
-      if (other.at == nullptr || choice.step < other.step * (1 - same_time)) return true;
-      return choice.step <= other.step * (1 + same_time) &&
+      if (other.at == nullptr || choice.step() < other.step() * (1 - same_time)) return true;
+      return choice.step() <= other.step() * (1 + same_time) &&
              at.shape.microbatch_count < other.at->shape.microbatch_count;
     };
     if (beats(best_)) {
-      second_ = best_;
-      best_ = choice;
+      second_ = std::move(best_);
+      best_ = std::move(choice);
     } else if (beats(second_)) {
-      second_ = choice;
+      second_ = std::move(choice);
     }
   }
 
@@ -181,9 +186,10 @@ class ChoiceSearch {
             ? std::string(", all of them planned")
             : fmt::format(", {} of them planned, the others bound to be slower", planned_))};
     if (second_.at != nullptr)
-      notes.push_back(fmt::format(
-          "next choice: {} in {} ({:+.1f} %)", choice_text(second_.at->shape, second_.schedule),
-          format_seconds(second_.step), 100 * (second_.step / std::max(best_.step, 1e-300) - 1)));
+      notes.push_back(fmt::format("next choice: {} in {} ({:+.1f} %)",
+                                  choice_text(second_.at->shape, second_.schedule),
+                                  format_seconds(second_.step()),
+                                  100 * (second_.step() / std::max(best_.step(), 1e-300) - 1)));
     plan.notes.insert(plan.notes.begin(), notes.begin(), notes.end());
   }
 

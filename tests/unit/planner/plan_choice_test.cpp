@@ -137,6 +137,10 @@ TEST_CASE("what was chosen is what the settled options plan, and the notes say i
   CHECK(again->stages == plan->stages);
   CHECK(again->schedule == plan->schedule);
   CHECK(again->predicted_step == plan->predicted_step);
+  CHECK(again->memory == plan->memory);
+  CHECK(again->timeline == plan->timeline);
+  // All but the two notes on the choice, the runner-up of the stages too.
+  CHECK(again->notes == decltype(plan->notes)(plan->notes.begin() + 2, plan->notes.end()));
   const auto notes = choice_notes(*plan);
   REQUIRE(notes.size() == 2);
   CHECK(notes[0].find("the quickest of ") != std::string::npos);
