@@ -77,8 +77,8 @@ void print_plan(const Plan& plan, const ClusterSpec& cluster, const Console& con
   if (!choice_notes(plan).empty()) console.out << '\n';
   console.out << stage_table(plan, cluster).to_text() << '\n'
               << device_table(plan, cluster, {}).to_text();
-  for (const std::string& note : plan.notes)
-    if (note.rfind("unused: ", 0) == 0) console.out << '\n' << note << '\n';
+  for (const PlanNote& note : plan.notes)
+    if (note.kind == NoteKind::unused) console.out << '\n' << to_text(note) << '\n';
   console.out << '\n' << sources_text(cluster);
 }
 

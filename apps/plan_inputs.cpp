@@ -24,11 +24,11 @@ Status check_rated(const ClusterSpec& cluster) {
 }  // namespace
 
 std::string PlanInputs::looked_at() const {
-  return trained() ? std::string{} : not_trained + config_.untrained;
+  return trained() ? std::string{} : to_text(note());
 }
 
 void PlanInputs::add_note(std::optional<Plan>& plan) const {
-  if (plan && !trained()) plan->notes.insert(plan->notes.begin(), looked_at());
+  if (plan && !trained()) plan->notes.insert(plan->notes.begin(), note());
 }
 
 ModelProfile PlanInputs::profile_at(const StepShape& shape) const {
@@ -63,7 +63,7 @@ Result<PlannedRun> PlanInputs::plan() const {
   if (!plan) return plan.error();
   out.plan = std::move(*plan);
   out.plan.epoch = PlanEpoch{1};
-  out.plan.notes.insert(out.plan.notes.begin(), looked_at());
+  out.plan.notes.insert(out.plan.notes.begin(), note());
   return out;
 }
 

@@ -14,9 +14,6 @@ namespace troupe {
 
 class PlanInputs {
  public:
-  /// What `looked_at` begins with.
-  static constexpr const char* not_trained = "looked at only: ";
-
   explicit PlanInputs(const LoadedConfig& config) : config_(config) {}
 
   /// What to say beside the plan of a model that is not trained yet; empty for all others.
@@ -26,11 +23,12 @@ class PlanInputs {
   ModelProfile profile_at(const StepShape& shape) const;
   /// With rates. CPU devices without are measured where the model can be trained, else refused.
   Result<ClusterSpec> cluster() const;
-  /// Errors as plan_training. The plan's notes begin with `looked_at`.
+  /// Errors as plan_training. The plan's notes begin with what `looked_at` says.
   Result<PlannedRun> plan() const;
 
  private:
   bool trained() const { return config_.untrained.empty(); }
+  PlanNote note() const { return {NoteKind::looked_at, config_.untrained}; }
   const LoadedConfig& config_;
 };
 

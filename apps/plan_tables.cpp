@@ -108,7 +108,7 @@ Table device_table(const Plan& plan, const ClusterSpec& cluster, const MeasuredR
 
 std::string reasons_text(const Plan& plan) {
   std::string text;
-  for (const std::string& note : plan.notes) text += note + "\n";
+  for (const PlanNote& note : plan.notes) text += to_text(note) + "\n";
   return text + "\n" +
          "in flight    microbatches whose activations a stage keeps at once\n"
          "deferred     those whose weight gradients wait for a gap (schedule zb-h1)\n"

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/config_schema.h"
-#include "apps/plan_inputs.h"
 #include "kernels/stage.h"
 #include "planner/family_placement.h"
 #include "planner/memory.h"
@@ -142,8 +141,8 @@ Result<SimulationSource> SimulationSource::from_plan_json(const std::string& nam
   SimulationSource source;
   source.name_ = name;
   source.plan_ = std::move(*plan);
-  for (const std::string& note : source.plan_.notes)
-    if (note.rfind(PlanInputs::not_trained, 0) == 0) source.notes_.push_back(note);
+  for (const PlanNote& note : source.plan_.notes)
+    if (note.kind == NoteKind::looked_at) source.notes_.push_back(to_text(note));
   // The reader has held every key and type; it keeps no names, as a plan needs none.
   const auto file = nlohmann::json::parse(text);
   for (const auto& entry : file.at("devices")) {

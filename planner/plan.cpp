@@ -198,27 +198,30 @@ void add_notes(Plan& plan, const ClusterSpec& cluster, const Partition* search) 
   const auto longest = std::max_element(busy.begin(), busy.end());
   const Seconds most = *longest;
   const auto busiest = static_cast<std::size_t>(longest - busy.begin());
-  plan.notes.push_back(fmt::format("binding: {} computes for {} of the step's {} ({:.1f} %)",
-                                   cluster.devices[busiest].name, format_seconds(most),
-                                   format_seconds(plan.predicted_step),
-                                   100 * most / std::max(plan.predicted_step, 1e-300)));
+  const auto note = [&plan](NoteKind kind, std::string text) {
+    plan.notes.push_back({kind, std::move(text)});
+  };
+  note(NoteKind::binding,
+       fmt::format("{} computes for {} of the step's {} ({:.1f} %)", cluster.devices[busiest].name,
+                   format_seconds(most), format_seconds(plan.predicted_step),
+                   100 * most / std::max(plan.predicted_step, 1e-300)));
   if (search == nullptr) {
-    plan.notes.push_back("stages: pinned by the configuration");
+    note(NoteKind::stages, "pinned by the configuration");
   } else {
-    plan.notes.push_back(fmt::format("search: {} candidates fit, {} simulated, {}",
-                                     search->candidates, search->simulated,
-                                     search->exact ? "the optimum" : "the best of a heuristic"));
+    note(NoteKind::search,
+         fmt::format("{} candidates fit, {} simulated, {}", search->candidates, search->simulated,
+                     search->exact ? "the optimum" : "the best of a heuristic"));
     if (!search->runner_up.empty())
-      plan.notes.push_back(
-          fmt::format("runner-up: {} in {} ({:+.1f} %)", placement_text(search->runner_up, cluster),
-                      format_seconds(search->runner_up_step),
-                      100 * (search->runner_up_step / std::max(search->step, 1e-300) - 1)));
+      note(NoteKind::runner_up,
+           fmt::format("{} in {} ({:+.1f} %)", placement_text(search->runner_up, cluster),
+                       format_seconds(search->runner_up_step),
+                       100 * (search->runner_up_step / std::max(search->step, 1e-300) - 1)));
   }
   for (const std::string& name : unused_names(plan, cluster))
-    plan.notes.push_back(
-        search == nullptr
-            ? fmt::format("unused: {} is not among the pinned stages", name)
-            : fmt::format("unused: {}: giving it layers would not make the step shorter", name));
+    note(NoteKind::unused,
+         search == nullptr
+             ? fmt::format("{} is not among the pinned stages", name)
+             : fmt::format("{}: giving it layers would not make the step shorter", name));
 }
 
 }  // namespace

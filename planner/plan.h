@@ -10,6 +10,7 @@
 #include "planner/cluster.h"
 #include "planner/cost.h"
 #include "planner/model.h"
+#include "planner/plan_note.h"
 #include "planner/schedule.h"
 #include "planner/timeline.h"
 
@@ -78,8 +79,8 @@ struct Plan {
   std::vector<MemoryPlan> memory;        ///< by device
   std::vector<DeviceId> unused;          ///< devices that get nothing, with no error
   Seconds predicted_step = 0;
-  Timeline timeline;               ///< predicted
-  std::vector<std::string> notes;  ///< what binds the step, the search, the runner-up
+  Timeline timeline;            ///< predicted
+  std::vector<PlanNote> notes;  ///< what binds the step, the search, the runner-up
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
@@ -107,7 +108,8 @@ std::vector<MemoryPlan> memory_of(const std::vector<StagePlan>& stages,
 /// back from `plan_from_json`.
 std::string to_json(const Plan& plan, const ClusterSpec& cluster);
 /// Strict: unknown or missing keys, wrong types, layers that are not placed once and schedules that
-/// do not validate are refused by name. Texts over 256 MiB are refused.
+/// do not validate are refused by name. Texts over 256 MiB are refused, and those of format 1,
+/// whose notes had no kinds.
 Result<Plan> plan_from_json(std::string_view text);
 
 }  // namespace troupe

@@ -179,17 +179,21 @@ class ChoiceSearch {
   }
 
   void add_notes(Plan& plan) const {
-    std::vector<std::string> notes{fmt::format(
-        "chosen: {}, {} of {} choices{}", choice_text(best_.at->shape, best_.schedule),
-        exact_ ? "the quickest" : "the quickest found", choices_,
-        planned_ == choices_
-            ? std::string(", all of them planned")
-            : fmt::format(", {} of them planned, the others bound to be slower", planned_))};
+    std::vector<PlanNote> notes;
+    notes.push_back(
+        {NoteKind::chosen,
+         fmt::format(
+             "{}, {} of {} choices{}", choice_text(best_.at->shape, best_.schedule),
+             exact_ ? "the quickest" : "the quickest found", choices_,
+             planned_ == choices_
+                 ? std::string(", all of them planned")
+                 : fmt::format(", {} of them planned, the others bound to be slower", planned_))});
     if (second_.at != nullptr)
-      notes.push_back(fmt::format("next choice: {} in {} ({:+.1f} %)",
-                                  choice_text(second_.at->shape, second_.schedule),
-                                  format_seconds(second_.step()),
-                                  100 * (second_.step() / std::max(best_.step(), 1e-300) - 1)));
+      notes.push_back(
+          {NoteKind::next_choice,
+           fmt::format("{} in {} ({:+.1f} %)", choice_text(second_.at->shape, second_.schedule),
+                       format_seconds(second_.step()),
+                       100 * (second_.step() / std::max(best_.step(), 1e-300) - 1))});
     plan.notes.insert(plan.notes.begin(), notes.begin(), notes.end());
   }
 
@@ -288,9 +292,9 @@ Seconds least_step(const ModelSpec& model,
 
 std::vector<std::string> choice_notes(const Plan& plan) {
   std::vector<std::string> notes;
-  for (const std::string& note : plan.notes)
-    if (note.rfind("chosen: ", 0) == 0 || note.rfind("next choice: ", 0) == 0)
-      notes.push_back(note);
+  for (const PlanNote& note : plan.notes)
+    if (note.kind == NoteKind::chosen || note.kind == NoteKind::next_choice)
+      notes.push_back(to_text(note));
   return notes;
 }
 

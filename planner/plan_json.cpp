@@ -6,6 +6,7 @@
 #include "planner/json_object.h"
 #include "planner/model_json.h"
 #include "planner/plan.h"
+#include "planner/printable.h"
 #include "planner/schedules.h"
 
 namespace troupe {
@@ -14,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t most_bytes = std::size_t{256} << 20;
-constexpr std::uint32_t format_version = 1;
+constexpr std::uint32_t format_version = 2;
 
 json memory_json(const MemoryPlan& memory) {
   return {{"weights", memory.weights},     {"gradients", memory.gradients},
@@ -119,14 +120,30 @@ Timeline read_timeline(const json& list) {
   return timeline;
 }
 
+std::vector<PlanNote> read_notes(const json& list) {
+  std::vector<PlanNote> notes;
+  for (const json& value : list) {
+    const JsonObject object(value, fmt::format("notes[{}]", notes.size()), {"kind", "text"});
+    const std::string name = object.string("kind");
+    const auto kind = parse_note_kind(name);
+    if (!kind)
+      throw JsonRefused{fmt::format("{} is \"{}\", which is no kind of note", object.path("kind"),
+                                    printable(name))};
+    notes.push_back({*kind, object.string("text")});
+  }
+  return notes;
+}
+
 Plan read_plan(const json& value) {
   const JsonObject object(value, "plan",
                           {"format", "epoch", "model", "shape", "schedule_kind", "transfer_slots",
                            "stages", "devices", "schedule", "in_flight", "deferred", "unused",
                            "predicted_step_seconds", "timeline", "notes"});
   if (object.u64("format") != format_version)
-    throw JsonRefused{fmt::format("plan.format is {}, this program reads {}", object.u64("format"),
-                                  format_version)};
+    throw JsonRefused{
+        fmt::format("plan.format is {}, this program reads {}; make the plan again, "
+                    "with troupe plan CONF --json",
+                    object.u64("format"), format_version)};
   Plan plan;
   plan.epoch.value = object.u64("epoch");
   plan.model = read_model(object.at("model"), "model");
@@ -151,8 +168,7 @@ Plan read_plan(const json& value) {
   }
   plan.predicted_step = object.number("predicted_step_seconds");
   plan.timeline = read_timeline(object.array("timeline"));
-  for (const json& note : object.array("notes"))
-    plan.notes.push_back(JsonObject::string_of(note, "plan.notes[]"));
+  plan.notes = read_notes(object.array("notes"));
   return plan;
 }
 
@@ -184,6 +200,9 @@ std::string to_json(const Plan& plan, const ClusterSpec& cluster) {
     spans.push_back({to_string(span.action), span.lane, span.begin, span.end});
   json unused = json::array();
   for (const DeviceId device : plan.unused) unused.push_back(device.value);
+  json notes = json::array();
+  for (const PlanNote& note : plan.notes)
+    notes.push_back({{"kind", to_string(note.kind)}, {"text", note.text}});
   const json value = {{"format", format_version},
                       {"epoch", plan.epoch.value},
                       {"model", model_json(plan.model)},
@@ -203,7 +222,7 @@ std::string to_json(const Plan& plan, const ClusterSpec& cluster) {
                       {"unused", std::move(unused)},
                       {"predicted_step_seconds", plan.predicted_step},
                       {"timeline", std::move(spans)},
-                      {"notes", plan.notes}};
+                      {"notes", notes}};
   return value.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

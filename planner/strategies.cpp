@@ -54,8 +54,8 @@ StrategyOutcome pinned(Strategy strategy,
   auto plan =
       make_plan(request.model, request.cluster, request.profile, options, request.profile_at);
   if (!plan) return refused(strategy, plan.error());
-  for (std::string& note : plan->notes)
-    if (note == "stages: pinned by the configuration") note = "stages: " + how;
+  for (PlanNote& note : plan->notes)
+    if (note.kind == NoteKind::stages) note.text = how;
   return measured_outcome(strategy, std::move(*plan), request.cluster);
 }
 

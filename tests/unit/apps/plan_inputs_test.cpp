@@ -55,7 +55,8 @@ TEST_CASE("plan shows a model that cannot be trained yet, and says that and why"
   CHECK(holds(text.out, "h100-0"));
   const Outcome json = look.run({"plan", "--json"});
   const auto plan = nlohmann::json::parse(json.out);
-  CHECK(holds(plan["notes"][0], "looked at only: "));
+  CHECK(plan["notes"][0]["kind"] == "looked at only");
+  CHECK(holds(plan["notes"][0]["text"], "this model can be planned but not trained: "));
   // f32 weights, gradients and moments, and a bf16 copy of what is in products: all but the
   // embedding and the gains of norms, which are under half a million.
   double bytes = 0;

@@ -44,7 +44,16 @@ TEST_CASE("a damaged plan is refused by name") {
   CHECK(refused([](json& j) { j.erase("epoch"); }) == "plan.json: plan.epoch is missing");
   CHECK(refused([](json& j) { j["epoch"] = -1; }) ==
         "plan.json: plan.epoch is not a whole number from 0");
-  CHECK(refused([](json& j) { j["format"] = 2; }).find("reads 1") != std::string::npos);
+  CHECK(refused([](json& j) {
+          j["format"] = 1;
+          j["notes"] = {"binding: dev0"};
+        }) ==
+        "plan.json: plan.format is 1, this program reads 2; make the plan again, with troupe "
+        "plan CONF --json");
+  CHECK(refused([](json& j) { j["notes"][0] = "binding: dev0"; }).find("notes[0]") !=
+        std::string::npos);
+  CHECK(refused([](json& j) { j["notes"][0]["kind"] = "bindin"; }) ==
+        "plan.json: notes[0].kind is \"bindin\", which is no kind of note");
   CHECK(refused([](json& j) { j["model"]["heads"] = 5; }).find("does not divide") !=
         std::string::npos);
   CHECK(refused([](json& j) { j["shape"]["compute"] = "f16"; }).find("shape.compute") !=

@@ -68,8 +68,9 @@ TEST_CASE("L002 three blocks on four devices leave one device unused, and say so
   const Plan plan = made(small_model(3), cluster, profile, options_of(16));
   CHECK(plan.stages.size() == 3);
   REQUIRE(plan.unused.size() == 1);
-  CHECK(std::any_of(plan.notes.begin(), plan.notes.end(),
-                    [](const std::string& note) { return note.rfind("unused: dev", 0) == 0; }));
+  CHECK(std::any_of(plan.notes.begin(), plan.notes.end(), [](const PlanNote& note) {
+    return note.kind == NoteKind::unused && note.text.rfind("dev", 0) == 0;
+  }));
 }
 
 TEST_CASE("L004 a heavy head takes blocks off the last stage, pinned cuts stay as they are") {

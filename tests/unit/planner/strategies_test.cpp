@@ -185,9 +185,10 @@ TEST_CASE("memory-balanced says why it leaves devices out") {
   REQUIRE(one.plan->stages.size() == 1);
   const auto said = [](const StrategyOutcome& outcome) {
     return std::any_of(
-        outcome.plan->notes.begin(), outcome.plan->notes.end(), [](const std::string& note) {
-          return note.find("; on 1 of 2 devices, as more stages have more buffers") !=
-                 std::string::npos;
+        outcome.plan->notes.begin(), outcome.plan->notes.end(), [](const PlanNote& note) {
+          return note.kind == NoteKind::stages &&
+                 note.text.find("; on 1 of 2 devices, as more stages have more buffers") !=
+                     std::string::npos;
         });
   };
   CHECK(said(one));
