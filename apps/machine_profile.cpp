@@ -63,10 +63,6 @@ constexpr std::array layer_kinds{LayerKind::embedding, LayerKind::block, LayerKi
 constexpr std::array layer_types{DType::f32, DType::bf16};
 constexpr std::array layer_families{ModelFamily::gpt2, ModelFamily::llama};
 
-std::string_view to_string(ModelFamily family) {
-  return family == ModelFamily::gpt2 ? "gpt2" : "llama";
-}
-
 constexpr const char* cpu_kind = "cpu";
 constexpr const char* link_kind = "link";
 constexpr const char* disk_kind = "disk";

@@ -45,7 +45,7 @@ struct ProfileArguments {
 struct Wanted {
   std::vector<std::uint32_t> threads;
   std::vector<std::string> left_out;  ///< why, one a line
-  std::optional<LayerCase> own;       ///< what the configuration trains
+  std::vector<LayerCase> own;         ///< what the configuration trains
 };
 
 std::uint32_t core_count() {
@@ -60,7 +60,8 @@ std::vector<std::uint32_t> usual_threads() {
 }
 
 /// The CPU devices of a configuration that are on this machine.
-Wanted wanted_of(const RunSpec& spec) {
+Wanted wanted_of(const LoadedConfig& config) {
+  const RunSpec& spec = config.spec;
   Wanted wanted;
   std::set<std::uint32_t> counts;
   for (const DeviceSpec& device : spec.cluster.devices) {
@@ -78,7 +79,10 @@ Wanted wanted_of(const RunSpec& spec) {
       counts.insert(device.threads);
   }
   wanted.threads.assign(counts.begin(), counts.end());
-  wanted.own = LayerCase{spec.model, spec.shape};
+  if (config.untrained.empty())
+    wanted.own = own_layers(spec.model, spec.shape, spec.plan.choose_microbatches);
+  else
+    wanted.left_out.push_back("layers of the model: " + config.untrained);
   return wanted;
 }
 
@@ -124,7 +128,7 @@ class Steps {
 
 /// The processor with so many threads: its rates in a third of the time, layers in the rest.
 Result<ProfiledCpu> measure_cpu(std::uint32_t threads,
-                                const std::optional<LayerCase>& own,
+                                const std::vector<LayerCase>& own,
                                 Seconds share,
                                 const std::string& text,
                                 std::vector<std::string>& unsteady,
@@ -301,6 +305,9 @@ void print(const MachineProfile& profile, const Console& console) {
          {fmt::format("{:.1f} GB/s", row.reached.rates.memory / 1e9), row.reached.rates.memory},
          {format_seconds(row.reached.rates.launch), row.reached.rates.launch}});
   if (!profile.cpus.empty()) console.out << profile.cpus.front().name << '\n' << cpus.to_text();
+  for (const ProfiledCpu& row : profile.cpus)
+    console.out << fmt::format("layers measured with {}: {}\n", counted(row.threads, "thread"),
+                               layers_text(row.layers));
   for (const ProfiledLink& row : profile.links)
     console.out << fmt::format("{}: {} and {:.2f} GB/s\n", row.name,
                                format_seconds(row.reached.latency), row.reached.bandwidth / 1e9);
@@ -318,7 +325,7 @@ ExitCode profile(const ConfigArguments& config,
   if (!config.file.empty()) {
     const auto loaded = load(config, console, ModelNeed::any);
     if (!loaded) return report_error(loaded.error(), console);
-    wanted = wanted_of(loaded->spec);
+    wanted = wanted_of(*loaded);
   } else if (!config.overrides.empty()) {
     return report_error({ErrorCode::invalid_input, "--set changes a configuration: name one"},
                         console);

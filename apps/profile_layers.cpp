@@ -1,7 +1,14 @@
 #include "apps/profile_layers.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
 #include "actors/measure.h"
 #include "devices/threads.h"
+#include "planner/plan_choice.h"
 
 namespace troupe {
 
@@ -34,9 +41,36 @@ std::vector<LayerCase> reference_layers() {
   return cases;
 }
 
+std::vector<LayerCase> own_layers(const ModelSpec& model, const StepShape& shape, bool open) {
+  std::vector<LayerCase> cases{{model, shape}};
+  if (!open) return cases;
+  const std::vector<StepShape> shapes = tried_shapes(shape);
+  for (const StepShape& one : {shapes[shapes.size() / 2], shapes.back()})
+    if (one.microbatch_size < cases.back().shape.microbatch_size) cases.push_back({model, one});
+  return cases;
+}
+
+std::string layers_text(const std::vector<LayerRatio>& layers) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> types_by_model;
+  for (const LayerRatio& row : layers) {
+    const std::string model =
+        fmt::format("{} of width {}", to_string(row.size.family), row.size.width);
+    const std::string type(to_string(row.size.compute));
+    auto known = std::find_if(types_by_model.begin(), types_by_model.end(),
+                              [&](const auto& one) { return one.first == model; });
+    if (known == types_by_model.end()) known = types_by_model.insert(known, {model, {}});
+    auto& types = known->second;
+    if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+  }
+  std::string text;
+  for (const auto& [model, types] : types_by_model)
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", model, fmt::join(types, ", "));
+  return text;
+}
+
 Result<MeasuredLayers> measure_profile_layers(std::uint32_t threads,
                                               const DeviceRates& rates,
-                                              const std::optional<LayerCase>& own,
+                                              const std::vector<LayerCase>& own,
                                               Seconds budget) {
   DeviceSpec device;
   device.name = "profiled";
@@ -51,7 +85,8 @@ Result<MeasuredLayers> measure_profile_layers(std::uint32_t threads,
     return {};
   };
   // A plan's own layers are what it stands on.
-  if (own) TROUPE_TRY(measure(*own, budget / 4));
+  for (const LayerCase& one : own)
+    TROUPE_TRY(measure(one, budget / (4.0 * static_cast<double>(own.size()))));
   const auto cases = reference_layers();
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const Seconds left = begin + budget - monotonic_seconds();

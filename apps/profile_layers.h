@@ -2,7 +2,6 @@
 /// configuration trains.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,11 +25,18 @@ struct MeasuredLayers {
   std::vector<std::string> unsteady;  ///< what took unlike times
 };
 
+/// The layers that a configuration trains; where microbatches are `open` with the smallest that may
+/// be chosen and one in between, too.
+std::vector<LayerCase> own_layers(const ModelSpec& model, const StepShape& shape, bool open);
+
+/// "gpt2 of width 64 (f32, bf16), llama of width 128 (f32)", as they were measured.
+std::string layers_text(const std::vector<LayerRatio>& layers);
+
 /// Layers on the processor with so many threads, as ratios to these rates: those of `own`, whatever
 /// they take, then of reference layers while `budget` seconds last.
 Result<MeasuredLayers> measure_profile_layers(std::uint32_t threads,
                                               const DeviceRates& rates,
-                                              const std::optional<LayerCase>& own,
+                                              const std::vector<LayerCase>& own,
                                               Seconds budget);
 
 }  // namespace troupe

@@ -119,6 +119,10 @@ Status check_heads(const ModelSpec& model) {
 
 }  // namespace
 
+std::string_view to_string(ModelFamily family) {
+  return family == ModelFamily::gpt2 ? "gpt2" : "llama";
+}
+
 LayerKind layer_kind(const ModelSpec& model, std::uint32_t layer) {
   EXPECTS(layer < layer_count(model));
   if (layer == 0) return LayerKind::embedding;

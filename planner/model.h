@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "planner/dtype.h"
@@ -13,6 +14,7 @@
 namespace troupe {
 
 enum class ModelFamily : std::uint8_t { gpt2, llama };
+std::string_view to_string(ModelFamily family);  ///< "gpt2", "llama"
 
 /// The shape of a decoder-only transformer.
 struct ModelSpec {

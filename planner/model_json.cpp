@@ -7,7 +7,7 @@
 namespace troupe {
 
 nlohmann::json model_json(const ModelSpec& model) {
-  return {{"family", model.family == ModelFamily::gpt2 ? "gpt2" : "llama"},
+  return {{"family", to_string(model.family)},
           {"blocks", model.blocks},
           {"width", model.width},
           {"heads", model.heads},

@@ -259,6 +259,8 @@ TEST_CASE("troupe profile measures what is here once a kind, and overwrites noth
   for (const LayerKind kind : {LayerKind::embedding, LayerKind::block, LayerKind::head})
     CHECK(profile.cpus[0].layers[static_cast<std::size_t>(kind)].size ==
           size_of(spec.model, spec.shape, kind));
+  CHECK(first.out.find("layers measured with 1 thread: gpt2 of width 32 (f32)") !=
+        std::string::npos);
   // Everybody may read it whom the system lets.
   const ::mode_t kept_back = ::umask(022);
   ::umask(kept_back);

@@ -109,6 +109,18 @@ TEST_CASE("simulate plays a model that cannot be trained, from its configuration
   CHECK(holds(json["notes"][0], "looked at only: "));
 }
 
+TEST_CASE("profile measures nothing in place of a model that cannot be trained") {
+  const Written look(configuration("deepseek-v2-lite", true));
+  const std::string out = look.folder / "here.toml";
+  const Outcome measured = look.run({"profile", "--out", out, "--budget", "1 s"});
+  REQUIRE(measured.code == 0);
+  CHECK(holds(measured.err,
+              "left out: layers of the model: this model can be planned but not trained: "));
+  CHECK(holds(measured.out, "layers measured with "));
+  CHECK_FALSE(holds(measured.out, "of width 2048"));  // the model's own
+  CHECK_FALSE(holds(content_of(out), "width = 2048"));
+}
+
 TEST_CASE("a processor without rates is refused where a model cannot be measured on it") {
   const Written look(configuration("deepseek-v2-lite", true));
   for (const char* command : {"plan", "simulate"}) {
