@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "planner/tier_share.h"
+
 namespace troupe {
 namespace {
 
@@ -26,10 +28,14 @@ bool alike(const DeviceSpec& a, const DeviceSpec& b) {
 std::vector<std::uint32_t> device_kinds(const ClusterSpec& cluster) {
   std::vector<std::uint32_t> kinds;
   std::vector<std::uint32_t> examples;
+  const std::vector<TierShare> shares = tier_shares(cluster);
   for (std::uint32_t d = 0; d < cluster.devices.size(); ++d) {
     std::uint32_t kind = 0;
-    while (kind < examples.size() && !alike(cluster.devices[examples[kind]], cluster.devices[d]))
-      ++kind;
+    const auto same = [&](std::uint32_t other) {
+      return alike(cluster.devices[other], cluster.devices[d]) &&
+             shares[other] == shares[d];
+    };
+    while (kind < examples.size() && !same(examples[kind])) ++kind;
     if (kind == examples.size()) examples.push_back(d);
     kinds.push_back(kind);
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <unordered_map>
 
 #include "planner/step_costs.h"
 
@@ -29,8 +30,8 @@ class Filling {
           const ClusterSpec& cluster,
           const PlanOptions& options,
           bool tied,
-          const StageFront* front)
-      : pricer_(pricer), cluster_(cluster), options_(options), tied_(tied), front_(front) {
+          const StagePoints* points)
+      : pricer_(pricer), cluster_(cluster), options_(options), tied_(tied), points_(points) {
     for (std::uint32_t d = 0; d < pricer.device_count(); ++d) {
       const std::uint32_t kind = pricer.device_kind(d);
       if (kind >= of_kind_.size()) of_kind_.resize(kind + 1);
@@ -103,10 +104,30 @@ class Filling {
                         (whole ? 0 : edge_bytes_) + (tied_ && end && !whole ? pricer_.table() : 0);
     const Bytes room = cluster_.devices[device].memory;
     if (bytes <= room) return round(device, first, last);
-    if (front_ == nullptr) return std::nullopt;
-    const auto again = front_->fewest(bytes, room, in_flight(place), first, last);
-    if (!again) return std::nullopt;
-    return round(device, first, last) + *again * front_->seconds(device);
+    if (points_ == nullptr) return std::nullopt;
+    return tight(device, place, {first, last}, bytes - pricer_.bytes_in_flight(in_flight(place), first, last));
+  }
+
+  /// The same of a stage that has to leave something out, kept by what tells stages apart.
+  std::optional<Seconds> tight(std::uint32_t device,
+                               std::uint32_t place,
+                               LayerRange layers,
+                               Bytes edges) const {
+    const std::uint32_t flight = in_flight(place);
+    const std::uint64_t key = ((std::uint64_t{pricer_.device_kind(device)} << 16 | flight) << 16 |
+                               layers.first)
+                                  << 16 |
+                              layers.last;
+    const auto [known, fresh] = tight_.try_emplace(key);
+    if (!fresh) return known->second;
+    const std::uint32_t all = options_.shape.microbatch_count;
+    const auto point = points_->quickest(DeviceId{device}, layers, flight, edges, all);
+    if (!point) return std::nullopt;
+    const LayerSeconds& s = point->seconds;
+    known->second = s.forward + s.backward_input + s.backward_weight +
+                    2 * cluster_.devices[device].rates.action_overhead +
+                    (point->waits.norm + point->waits.update) / all;
+    return known->second;
   }
 
   double worth(std::size_t kind, Worth by) const {
@@ -240,7 +261,8 @@ class Filling {
   const ClusterSpec& cluster_;
   const PlanOptions& options_;
   bool tied_;
-  const StageFront* front_;
+  const StagePoints* points_;
+  mutable std::unordered_map<std::uint64_t, std::optional<Seconds>> tight_;  ///< by stage
   std::vector<std::vector<std::uint32_t>> of_kind_;  ///< devices by kind
   std::uint32_t places_ = 0;                         ///< the most stages
   bool scarce_ = false;                              ///< a kind may run out
@@ -259,8 +281,8 @@ std::vector<FilledPipeline> filled_pipelines(const Pricer& pricer,
                                              const PlanOptions& options,
                                              bool tied,
                                              std::size_t most,
-                                             const StageFront* front) {
-  return Filling(pricer, cluster, options, tied, front).run(most);
+                                             const StagePoints* points) {
+  return Filling(pricer, cluster, options, tied, points).run(most);
 }
 
 }  // namespace troupe

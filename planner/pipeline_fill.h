@@ -17,7 +17,7 @@
 
 #include "planner/cluster.h"
 #include "planner/pricer.h"
-#include "planner/stage_front.h"
+#include "planner/stage_points.h"
 
 namespace troupe {
 
@@ -27,13 +27,13 @@ struct FilledPipeline {
 };
 
 /// The filled pipelines with the least estimates, unlike each other, by rising estimate, at most
-/// `most`. Stages fit as far as is known from the end; `Pricer::fit` decides. With `front`, blocks
-/// compute again where a stage would not fit otherwise, and the estimate holds their time.
+/// `most`. Stages fit as far as is known from the end; `Pricer::fit` decides. With `points`, a stage
+/// that would not fit takes its quickest point that does, and the estimate holds its time.
 std::vector<FilledPipeline> filled_pipelines(const Pricer& pricer,
                                              const ClusterSpec& cluster,
                                              const PlanOptions& options,
                                              bool tied,
                                              std::size_t most,
-                                             const StageFront* front = nullptr);
+                                             const StagePoints* points = nullptr);
 
 }  // namespace troupe

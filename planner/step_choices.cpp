@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "planner/chosen_pipeline.h"
 #include "planner/partition.h"
-#include "planner/stage_front.h"
 #include "planner/step_costs.h"
 
 namespace troupe {
@@ -69,11 +69,11 @@ std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoic
         options.schedule = schedule;
         options.chunks = chunks;
         StepChoice choice{shape, schedule, chunks, again, {}, std::nullopt};
-        // Fronts are of blocks that are alike; others all compute again, or none.
-        if (again && schedule == ScheduleKind::one_f_one_b && kept.blocks.empty()) {
-          if (auto made = recomputed_pipeline(request.model, at_shape, kept, options)) {
+        if (again && schedule == ScheduleKind::one_f_one_b) {
+          if (auto made = choose_pipeline(request.model, at_shape, kept, options, {true, false})) {
             choice.step = made->step;
-            choice.again = std::move(made->again);
+            for (const StagePoint& point : made->points)
+              choice.again.push_back(point.choices.recomputed);
           }
         } else if (const auto found =
                        search_partition(request.model, cluster, profile, options).found) {

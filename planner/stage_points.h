@@ -1,0 +1,122 @@
+/// Time against memory of one stage: what it may compute again and where its states may lie. These
+/// are the fronts from which Zhu et al. 2025 ("Mist", EuroSys'25) pick one point a stage.
+///
+/// A block that computes again takes one more forward a microbatch and leaves its output alone in
+/// flight. A state that lies in host memory or on disk moves over the device's way to its host
+/// (`DeviceSpec::host_link`), the host's memory and the disk, of which every device of a node has
+/// an equal share:
+///   weights      come for each F and each B; after U they go back
+///   gradients    of each microbatch go to the host and are added there
+///   optimizer    U runs on the host, on gradients that come and with new weights that go; or the
+///                state passes through the device
+///   activations  go after F and come back before B; two microbatches stay
+/// Moves hide behind the arithmetic of the same action, so that an action lasts as long as the
+/// slowest of arithmetic, either direction of the link, host memory and disk (the overlap that
+/// Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv:2104.07857, section 4, count with). A device
+/// keeps two layers of what is moved by layers, as one is in use while the next one comes. What
+/// lies on disk passes through buffers of two layers in host memory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/plan.h"
+#include "planner/tier_share.h"
+
+namespace troupe {
+
+/// What stages may choose, beside keeping everything on the device.
+struct StageFreedom {
+  bool recompute = true;
+  bool tiers = true;  ///< host memory and disk, where nodes have some
+};
+
+struct StageChoices {
+  std::uint32_t recomputed = 0;  ///< blocks
+  StateTier weights = StateTier::device, gradients = StateTier::device,
+            optimizer = StateTier::device, activations = StateTier::device;
+  bool host_update = false;  ///< the optimizer runs on the host
+  /// Everything on the device, nothing twice.
+  bool plain() const { return *this == StageChoices{}; }
+  friend bool operator==(const StageChoices&, const StageChoices&) = default;
+};
+/// "2 blocks compute again, optimizer on the host (which updates)"; plain: "".
+std::string to_text(const StageChoices& choices);
+
+struct StagePoint {
+  StageChoices choices;
+  LayerSeconds seconds;   ///< of the actions, waiting for moves included
+  LayerSeconds waits;     ///< of these, what moves do not hide
+  MemoryPlan memory;      ///< of the device, buffers at its edges included
+  Bytes host = 0;         ///< in host memory
+  Bytes disk = 0;         ///< on disk
+};
+
+class StagePoints {
+ public:
+  /// The arguments must outlive the points.
+  StagePoints(const ModelSpec& model,
+              const ClusterSpec& cluster,
+              const ModelProfile& profile,
+              DType compute,
+              StageFreedom freedom);
+
+  /// The price of given choices, whether they fit or not. Promise: no more blocks computed again
+  /// than there are, tiers that the device's node has.
+  StagePoint point(DeviceId device,
+                   LayerRange layers,
+                   std::uint32_t in_flight,
+                   Bytes edges,
+                   const StageChoices& choices) const;
+  bool fits(DeviceId device, const StagePoint& point) const;
+
+  /// Points that fit and of which none is as quick as another in every action. Layers that fit as
+  /// they are leave nothing but the optimizer to the host, where that is quicker. Recomputation
+  /// beside moved activations is tried in eighths of the blocks.
+  std::vector<StagePoint> front(DeviceId device,
+                                LayerRange layers,
+                                std::uint32_t in_flight,
+                                Bytes edges) const;
+  /// The point of the front that is busy least in a step of so many microbatches; nothing where
+  /// none fits.
+  std::optional<StagePoint> quickest(DeviceId device,
+                                     LayerRange layers,
+                                     std::uint32_t in_flight,
+                                     Bytes edges,
+                                     std::uint32_t microbatches) const;
+
+ private:
+  /// A block that may compute again, the most bytes a second of arithmetic first.
+  struct Again {
+    Bytes saved = 0;      ///< less in flight
+    Bytes workspace = 0;  ///< of its backward
+    const LayerProfile* block = nullptr;
+  };
+  /// What the points of a stage have in common.
+  struct Stage {
+    MemoryPlan memory;  ///< activations: of one microbatch
+    Bytes moved_weights = 0;  ///< what arithmetic reads
+    Bytes largest_weights = 0, largest_gradients = 0, largest_optimizer = 0;  ///< of a layer
+    double update_bytes = 0;
+    std::vector<Again> again;
+  };
+  Stage stage_of(LayerRange layers) const;
+  StagePoint priced(DeviceId device,
+                    const Stage& stage,
+                    LayerRange layers,
+                    std::uint32_t in_flight,
+                    Bytes edges,
+                    const StageChoices& choices) const;
+  std::vector<StageChoices> placements(const TierShare& share, std::uint32_t in_flight) const;
+
+  const ModelSpec& model_;
+  const ClusterSpec& cluster_;
+  const ModelProfile& profile_;
+  DType compute_;
+  StageFreedom freedom_;
+  std::vector<TierShare> shares_;  ///< by device
+};
+
+}  // namespace troupe
