@@ -37,6 +37,11 @@ Counter counter_of(const Architecture& model, const StepShape& shape) {
           static_cast<double>(shape.microbatch_size), static_cast<double>(shape.sequence_length)};
 }
 
+/// Activations in the type of the run.
+Bytes elements_bytes(const Counter& of, double elements) {
+  return whole(elements * of.element);
+}
+
 /// Weights, gradients and Adam's moments of a layer, and the work of N and U over them.
 void add_parameters(
     LayerProfile& out, const Counter& of, double all, double matrices, std::uint32_t tensors) {
@@ -123,11 +128,16 @@ void add_actions(LayerProfile& out,
   out.backward_weight += {0, sums, moved(sums * of.element), 0};
 }
 
-LayerProfile block_profile(const Counter& of, std::uint32_t block) {
-  const BlockShape shape = block_shape(of.model, block, of.length);
+BlockCut cut_of(const Counter& of) {
   BlockCut cut;
   cut.microbatch = of.sequences;
   cut.flash_attention = cut.causal = true;
+  return cut;
+}
+
+LayerProfile block_profile(const Counter& of, std::uint32_t block) {
+  const BlockShape shape = block_shape(of.model, block, of.length);
+  const BlockCut cut = cut_of(of);
   const BlockOps ops = block_ops(shape, cut);
   LayerProfile out;
   out.kind = LayerKind::block;
@@ -149,6 +159,54 @@ LayerProfile block_profile(const Counter& of, std::uint32_t block) {
   out.backward_workspace_bytes =
       whole(2 * of.boundary() + deferred + (inner + routed) * of.element);
   if (shape.experts > 0) out.forward_workspace_bytes = whole(routed * of.element);
+  return out;
+}
+
+/// The ops of a block but for its routed experts; `rest` is the shape without them.
+BlockOps ops_without_experts(const BlockShape& shape, const BlockShape& rest, const BlockCut& cut) {
+  const BlockOps all = block_ops(shape, cut);
+  BlockOps out = block_ops(rest, cut);
+  const auto add_router = [](LayerOps& to, const LayerOps& from) {
+    for (const LayerOp& op : from)
+      if (op.kind == OpKind::wide_product) to.push_back(op);
+  };
+  add_router(out.forward, all.forward);
+  add_router(out.backward, all.backward);
+  return out;
+}
+
+/// `block`: the profile of the blocks `having` experts.
+ExpertPart expert_part(const Counter& of,
+                       std::vector<std::uint32_t> having,
+                       const LayerProfile& block) {
+  const BlockShape shape = block_shape(of.model, having.front(), of.length);
+  BlockShape rest = shape;
+  rest.experts = rest.top_k = rest.expert_ffn = 0;
+  LayerProfile dense;
+  add_actions(dense, rest, ops_without_experts(shape, rest, cut_of(of)), of);
+  ExpertPart out;
+  const auto parameters = static_cast<double>(block_parameters(of.model, having.front()).expert);
+  out.blocks = std::move(having);
+  out.experts = of.model.moe.experts;
+  out.top_k = of.model.moe.top_k;
+  out.forward = block.forward - dense.forward;
+  out.backward_input = block.backward_input - dense.backward_input;
+  out.backward_weight = block.backward_weight - dense.backward_weight;
+  LayerProfile one;
+  add_parameters(one, of, parameters, parameters, 0);
+  out.norm = one.norm;
+  out.update = one.update;
+  out.gradient_bytes = one.gradient_bytes;
+  out.state_bytes = one.weight_bytes + one.gradient_bytes + one.optimizer_bytes;
+  // Inner values before and after the activation (and the gate), rows as they come and go.
+  const double inner = of.tokens() * shape.top_k * shape.expert_ffn;
+  const double routed = of.tokens() * shape.top_k * of.model.width;
+  out.kept_bytes = elements_bytes(of, (shape.gated ? 3 : 2) * inner + 2 * routed);
+  // The gradients of both products' outputs and of a gate's, and rows in the experts' order.
+  const double columns = shape.gated ? 2 : 1;
+  out.workspace_bytes =
+      elements_bytes(of, (columns * inner + routed) + (shape.gated ? inner : 0) + routed);
+  out.exchange_bytes = elements_bytes(of, routed);
   return out;
 }
 
@@ -213,6 +271,13 @@ LayerProfile head_profile(const Counter& of) {
   return out;
 }
 
+std::vector<std::uint32_t> blocks_with_experts(const Architecture& model) {
+  std::vector<std::uint32_t> blocks;
+  for (std::uint32_t i = 0; i < model.blocks; ++i)
+    if (has_experts(model, i)) blocks.push_back(i);
+  return blocks;
+}
+
 }  // namespace
 
 ModelProfile architecture_profile(const Architecture& model, const StepShape& shape) {
@@ -222,6 +287,8 @@ ModelProfile architecture_profile(const Architecture& model, const StepShape& sh
   std::optional<LayerProfile> other;
   for (std::uint32_t i = 0; i < model.blocks && !other; ++i)
     if (has_experts(model, i) != last_kind) other = block_profile(of, i);
+  if (auto having = blocks_with_experts(model); !having.empty())
+    out.experts = expert_part(of, std::move(having), last_kind ? out.block : *other);
   if (!other) return out;
   for (std::uint32_t i = 0; i < model.blocks; ++i)
     out.blocks.push_back(has_experts(model, i) == last_kind ? out.block : *other);

@@ -15,6 +15,15 @@ OpCount& OpCount::operator+=(const OpCount& other) {
   return *this;
 }
 
+OpCount operator-(OpCount whole, const OpCount& part) {
+  EXPECTS(part.bytes_moved <= whole.bytes_moved && part.launches <= whole.launches);
+  whole.matmul_flops -= part.matmul_flops;
+  whole.other_flops -= part.other_flops;
+  whole.bytes_moved -= part.bytes_moved;
+  whole.launches -= part.launches;
+  return whole;
+}
+
 Seconds seconds_of(const OpCount& count, const DeviceRates& rates, DType compute) {
   const FlopsPerSecond matmul = compute == DType::bf16 ? rates.matmul_bf16 : rates.matmul_f32;
   const auto time = [](double amount, double rate) { return amount > 0 ? amount / rate : 0; };

@@ -18,6 +18,8 @@ struct OpCount {
   Bytes bytes_moved = 0;   ///< read and written, each tensor once per op
   std::uint32_t launches = 0;
   OpCount& operator+=(const OpCount& other);
+  /// Promise: `part` is no more than `whole` in anything.
+  friend OpCount operator-(OpCount whole, const OpCount& part);
   friend bool operator==(const OpCount&, const OpCount&) = default;
 };
 

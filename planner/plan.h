@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "planner/cluster.h"
 #include "planner/cost.h"
+#include "planner/expert_part.h"
 #include "planner/model.h"
 #include "planner/plan_note.h"
 #include "planner/schedule.h"
@@ -63,6 +65,8 @@ struct ModelProfile {
   LayerProfile embedding, block, head;
   /// Of each block, where they differ; `block` is then the last of them. Empty: all are alike.
   std::vector<LayerProfile> blocks = {};
+  /// What of its blocks routed experts are; none for a model without.
+  std::optional<ExpertPart> experts = {};
   const LayerProfile& of(LayerKind kind) const;
   const LayerProfile& layer(const ModelSpec& model, std::uint32_t layer) const;
 };

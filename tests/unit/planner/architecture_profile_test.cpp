@@ -100,3 +100,69 @@ TEST_CASE("the planner finds the best cut of unlike blocks") {
     weights += profile.layer(spec, layer).weight_bytes;
   CHECK(plan->memory[last.device.index()].weights == weights);
 }
+
+namespace {
+
+/// Products of a block for one token, in parameters, and what attention multiplies beside them.
+struct HandCount {
+  const char* name;
+  double dense, expert, experts, top_k;
+  double scores;  ///< heads x (width of a query + width of a value)
+  double width, inner;
+};
+
+const HandCount hand_counts[] = {
+    {"mixtral-8x7b",
+     4096.0 * (4096 + 2 * 1024) + 4096.0 * 4096 + 4096 * 8,  // queries, keys, values; out; router
+     3 * 4096.0 * 14336, 8, 2, 32 * (128 + 128), 4096, 14336},
+    {"deepseek-v2-lite",
+     2048.0 * 16 * 192 + 2048.0 * (512 + 64) + 512.0 * 16 * (128 + 128) + 16 * 128 * 2048.0 +
+         3 * 2048.0 * 2816 + 2048 * 64,
+     3 * 2048.0 * 1408, 64, 6, 16 * (192 + 128), 2048, 1408}};
+
+}  // namespace
+
+TEST_CASE("experts and the rest of a block are the block, each as counted by hand") {
+  for (const HandCount& hand : hand_counts) {
+    CAPTURE(hand.name);
+    const Architecture model = model_named(hand.name);
+    const ModelProfile profile = architecture_profile(model, shape_of(1));
+    REQUIRE(profile.experts);
+    const ExpertPart& part = *profile.experts;
+    CHECK(part.experts == hand.experts);
+    CHECK(part.top_k == hand.top_k);
+    const double tokens = 2048, rows = tokens * hand.top_k;
+    CHECK(part.forward.matmul_flops == Approx(2 * rows * hand.expert));
+    CHECK(part.backward_input.matmul_flops == Approx(2 * rows * hand.expert));
+    CHECK(part.backward_weight.matmul_flops == Approx(2 * rows * hand.expert));
+    // A token sees itself and what is before it.
+    const double pairs = tokens * (tokens + 1) / 2;
+    CHECK((profile.block.forward - part.forward).matmul_flops ==
+          Approx(2 * tokens * hand.dense + 2 * pairs * hand.scores));
+    // Both products of all experts, no others, are the experts' launches.
+    CHECK(part.forward.launches == 2);
+    CHECK(part.backward_weight.launches == 2);
+    // f32 weights, gradients and two moments, and the copy in bf16.
+    CHECK(part.state_bytes == static_cast<Bytes>(18 * hand.expert));
+    CHECK(part.gradient_bytes == static_cast<Bytes>(4 * hand.expert));
+    const LayerProfile& block = profile.block;
+    const double state =
+        static_cast<double>(block.weight_bytes + block.gradient_bytes + block.optimizer_bytes);
+    CHECK(state - hand.experts * static_cast<double>(part.state_bytes) ==
+          Approx(18 * hand.dense).epsilon(0.001));
+    CHECK(part.exchange_bytes == static_cast<Bytes>(2 * rows * hand.width));
+    CHECK(part.kept_bytes == static_cast<Bytes>(2 * rows * (3 * hand.inner + 2 * hand.width)));
+    CHECK(part.kept_bytes < block.saved_bytes);
+    CHECK(part.workspace_bytes < block.backward_workspace_bytes);
+  }
+}
+
+TEST_CASE("which blocks have experts stands beside them") {
+  const auto blocks = architecture_profile(model_named("deepseek-v2-lite"), shape_of(1)).experts;
+  REQUIRE(blocks);
+  CHECK(blocks->blocks.front() == 1);
+  CHECK(blocks->blocks.size() == 26);
+  CHECK(architecture_profile(model_named("mixtral-8x7b"), shape_of(1)).experts->blocks.size() ==
+        32);
+  CHECK_FALSE(architecture_profile(model_named("llama-3-8b"), shape_of(1)).experts);
+}
