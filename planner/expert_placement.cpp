@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
+#include <queue>
+#include <utility>
 
 namespace troupe {
 namespace {
@@ -187,11 +190,19 @@ class Exact {
 Result<std::vector<std::uint32_t>> expert_counts(std::uint32_t experts,
                                                  const std::vector<ExpertHost>& hosts) {
   TROUPE_TRY(check_room(experts, hosts));
-  const std::vector<double> loads(experts, 1.0);
-  Placing placing(loads, hosts);
-  for (std::uint32_t expert = 0; expert < experts; ++expert)
-    placing.put(expert, placing.soonest(1.0));
-  return placing.counts();
+  // The host that ends first with one more is on top; among equals the first.
+  using Next = std::pair<Seconds, std::size_t>;
+  std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
+  for (std::size_t h = 0; h < hosts.size(); ++h)
+    if (hosts[h].most > 0) next.emplace(hosts[h].seconds_per_load, h);
+  std::vector<std::uint32_t> counts(hosts.size(), 0);
+  for (std::uint32_t expert = 0; expert < experts; ++expert) {
+    const std::size_t host = next.top().second;
+    next.pop();
+    if (++counts[host] < hosts[host].most)
+      next.emplace((counts[host] + 1.0) * hosts[host].seconds_per_load, host);
+  }
+  return counts;
 }
 
 Result<ExpertPlacement> place_experts(const std::vector<double>& loads,
