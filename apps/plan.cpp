@@ -91,6 +91,16 @@ void print_workers(const WorkerPlan& workers, const ClusterSpec& cluster, const 
   console.out << worker_table(workers, cluster).to_text() << '\n' << sources_text(cluster);
 }
 
+void print_experts(const ExpertPlan& plan, const ClusterSpec& cluster, const Console& console) {
+  console.out << fmt::format("{}, predicted step {}; it is priced, it does not train yet\n",
+                             plan.zebra ? "zebra: attention and experts on different devices"
+                                        : "experts and tokens shared out over the devices",
+                             format_seconds(plan.step))
+              << expert_text(plan) << '\n'
+              << expert_table(plan, cluster).to_text() << '\n'
+              << sources_text(cluster);
+}
+
 /// Everything that --explain adds, as JSON.
 nlohmann::json why_json(const StrategyOutcome& outcome,
                         const OpenChoices& open,
@@ -111,6 +121,9 @@ void print_json(const StrategyOutcome& outcome,
   if (outcome.workers) {
     out["step_seconds"] = outcome.step;
     out["workers"] = worker_table(*outcome.workers, request.cluster).to_json();
+  } else if (outcome.experts) {
+    out["step_seconds"] = outcome.step;
+    out["experts"] = expert_json(*outcome.experts, request.cluster);
   } else if (!why) {
     console.out << to_json(*outcome.plan, request.cluster) << '\n';
     return;
@@ -134,6 +147,8 @@ ExitCode print_outcome(const StrategyOutcome& outcome,
   print_looked_at(config, console);
   if (outcome.plan)
     print_plan(*outcome.plan, request.cluster, console);
+  else if (outcome.experts)
+    print_experts(*outcome.experts, request.cluster, console);
   else
     print_workers(*outcome.workers, request.cluster, console);
   if (!arguments.why) return ExitCode::success;
@@ -174,12 +189,14 @@ ExitCode compare(const LoadedConfig& config,
   if (json)
     console.out << table.to_json().dump(2) << '\n';
   else
-    console.out << fmt::format("schedule {}, {} of {}\n\n", to_string(request.options.schedule),
-                               counted(request.options.shape.microbatch_count, "microbatch"),
-                               counted(request.options.shape.microbatch_size, "sequence"))
-                << table.to_text()
-                << "\nbusy, bubble: shares of the step; memory: of the fullest device; configured: "
-                   "the plan that trains;\nreplicas are priced, they do not train yet\n";
+    console.out
+        << fmt::format("schedule {}, {} of {}\n\n", to_string(request.options.schedule),
+                       counted(request.options.shape.microbatch_count, "microbatch"),
+                       counted(request.options.shape.microbatch_size, "sequence"))
+        << table.to_text()
+        << "\nbusy, bubble: shares of the step; memory: of the fullest device; configured: "
+           "the plan that trains;\nreplicas, zebra and expert-parallel are priced, they do not "
+           "train yet\n";
   return code_of(outcomes);
 }
 
@@ -291,8 +308,8 @@ void add_plan(CLI::App& app, ChosenCommand& chosen) {
                     "Give the reasons: what binds, the runner-up, what one more GiB or one more "
                     "device would buy (plans again for each), and what is left open");
   command->add_option("--strategy", what.strategy,
-                      "How to place: even, edgepipe, hetpipe, memory-balanced, zebra, auto, "
-                      "configured");
+                      "How to place: even, edgepipe, hetpipe, memory-balanced, zebra, "
+                      "expert-parallel, auto, configured");
   CLI::Option* compared =
       command
           ->add_option("--compare", what.compared,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace troupe {
 namespace {
@@ -18,6 +19,18 @@ std::string short_reason(const Error& error) {
 std::string change_text(Seconds step, Seconds before) {
   return fmt::format("{} ({:+.1f} %)", format_seconds(step),
                      100 * (step / std::max(before, 1e-300) - 1));
+}
+
+const char* role_of(const ExpertDevice& device) {
+  if (!device.used()) return "idle";
+  if (!device.holds_experts()) return "attention";
+  return device.sequences > 0 ? "attention, experts" : "experts";
+}
+
+/// "22", or "3-4" where layers have unlike numbers.
+std::string experts_text(const std::vector<std::uint32_t>& by_layer) {
+  const auto [least, most] = std::minmax_element(by_layer.begin(), by_layer.end());
+  return *least == *most ? fmt::format("{}", *most) : fmt::format("{}-{}", *least, *most);
 }
 
 std::string choice_text(const StepChoice& choice) {
@@ -95,6 +108,60 @@ Table worker_table(const WorkerPlan& workers, const ClusterSpec& cluster) {
                {stages, list}});
   }
   return table;
+}
+
+Table expert_table(const ExpertPlan& plan, const ClusterSpec& cluster) {
+  Table table({{"device", "device", false},
+               {"does", "role", false},
+               {"share of tokens", "token_share", true},
+               {"experts a layer", "experts_by_layer", true},
+               {"busy", "busy_seconds", true},
+               {"memory", "peak_bytes", true},
+               {"cap", "memory_bytes", true},
+               {"full", "peak_memory_share", true}});
+  for (std::size_t d = 0; d < plan.devices.size(); ++d) {
+    const ExpertDevice& one = plan.devices[d];
+    const DeviceSpec& device = cluster.devices.at(d);
+    table.add({{device.name, device.name},
+               {role_of(one), role_of(one)},
+               share_cell(one.share),
+               {experts_text(one.experts), one.experts},
+               {format_seconds(one.busy), one.busy},
+               {format_bytes(one.bytes), one.bytes},
+               {format_bytes(device.memory), device.memory},
+               share_cell(static_cast<double>(one.bytes) / static_cast<double>(device.memory))});
+  }
+  return table;
+}
+
+std::string expert_text(const ExpertPlan& plan) {
+  std::string text =
+      fmt::format("{} of {}", counted(plan.rounds, "round"), counted(plan.round, "sequence"));
+  if (plan.zebra) {
+    text += plan.passes > 1 ? fmt::format(" in {}", counted(plan.passes, "part"))
+                            : ", all in flight at once";
+    const auto moved = std::accumulate(plan.moves.begin(), plan.moves.end(), 0U);
+    text += moved > 0 ? fmt::format("; attention devices take experts over: {} in {}",
+                                    counted(moved, "chunk"), counted(plan.moves.size(), "layer"))
+                      : "; no experts move to attention devices";
+  }
+  return text + fmt::format(
+                    "\nan exchange of tokens takes {}; once a step: dense gradients {}, norm "
+                    "and optimizer {}\n",
+                    format_seconds(plan.exchange), format_seconds(plan.reduce),
+                    format_seconds(plan.update));
+}
+
+nlohmann::json expert_json(const ExpertPlan& plan, const ClusterSpec& cluster) {
+  return {{"zebra", plan.zebra},
+          {"sequences_of_round", plan.round},
+          {"rounds", plan.rounds},
+          {"passes", plan.passes},
+          {"moved_chunks_by_layer", plan.moves},
+          {"exchange_seconds", plan.exchange},
+          {"reduce_seconds", plan.reduce},
+          {"update_seconds", plan.update},
+          {"devices", expert_table(plan, cluster).to_json()}};
 }
 
 std::string reasons_text(const PlanReasons& reasons, Seconds step, const ClusterSpec& cluster) {

@@ -15,6 +15,12 @@ namespace troupe {
 Table strategy_table(const std::vector<StrategyOutcome>& outcomes, const ClusterSpec& cluster);
 /// One row a virtual worker: its share, pace and stages.
 Table worker_table(const WorkerPlan& workers, const ClusterSpec& cluster);
+/// One row a device: what it does, its share of the tokens, its experts of each layer, its memory.
+Table expert_table(const ExpertPlan& plan, const ClusterSpec& cluster);
+/// How a step goes, in a line or two, without the step's time.
+std::string expert_text(const ExpertPlan& plan);
+/// The same, and the table, as JSON.
+nlohmann::json expert_json(const ExpertPlan& plan, const ClusterSpec& cluster);
 /// What binds, and what changes would buy.
 std::string reasons_text(const PlanReasons& reasons, Seconds step, const ClusterSpec& cluster);
 nlohmann::json reasons_json(const PlanReasons& reasons, Seconds step, const ClusterSpec& cluster);

@@ -16,8 +16,8 @@ constexpr double noticed = 1e-6;
 std::optional<Seconds> step_with(const ClusterSpec& cluster,
                                  Strategy strategy,
                                  const PlanRequest& request) {
-  const StrategyOutcome outcome =
-      run_strategy(strategy, {request.model, cluster, request.profile, request.options});
+  const StrategyOutcome outcome = run_strategy(
+      strategy, {request.model, cluster, request.profile, request.options, request.profile_at});
   if (outcome.refused) return std::nullopt;
   return outcome.step;
 }

@@ -9,6 +9,7 @@
 #include "planner/balanced_memory.h"
 #include "planner/counted.h"
 #include "planner/device_kinds.h"
+#include "planner/expert_strategy.h"
 #include "planner/overflow.h"
 #include "planner/plan_checks.h"
 #include "planner/plan_measures.h"
@@ -22,13 +23,11 @@ struct Named {
   Strategy strategy;
   std::string_view name;
 };
-constexpr Named names[] = {{Strategy::even, "even"},
-                           {Strategy::edgepipe, "edgepipe"},
-                           {Strategy::hetpipe, "hetpipe"},
-                           {Strategy::memory_balanced, "memory-balanced"},
-                           {Strategy::zebra, "zebra"},
-                           {Strategy::automatic, "auto"},
-                           {Strategy::configured, "configured"}};
+constexpr Named names[] = {
+    {Strategy::even, "even"},       {Strategy::edgepipe, "edgepipe"},
+    {Strategy::hetpipe, "hetpipe"}, {Strategy::memory_balanced, "memory-balanced"},
+    {Strategy::zebra, "zebra"},     {Strategy::expert_parallel, "expert-parallel"},
+    {Strategy::automatic, "auto"},  {Strategy::configured, "configured"}};
 
 StrategyOutcome refused(Strategy strategy, Error error) {
   StrategyOutcome outcome;
@@ -341,10 +340,8 @@ StrategyOutcome run_strategy(Strategy strategy, const PlanRequest& request) {
     case Strategy::edgepipe: return edgepipe(open);
     case Strategy::hetpipe: return hetpipe(open);
     case Strategy::memory_balanced: return memory_balanced(open);
-    case Strategy::zebra:
-      return refused(strategy, {ErrorCode::invalid_input,
-                                "the model has no experts, so that nothing but attention would be "
-                                "left for the devices of either side; nearest: auto"});
+    case Strategy::zebra: return zebra_outcome(open);
+    case Strategy::expert_parallel: return expert_parallel_outcome(open);
     case Strategy::automatic:
     case Strategy::configured: break;
   }

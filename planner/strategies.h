@@ -10,6 +10,7 @@
 ///                    ("DawnPiper", arXiv:2505.05856) repartition for memory: roomy devices first,
 ///                    where most microbatches are in flight
 ///   zebra            attention and experts on different devices: Wu et al. 2025 (arXiv:2504.03871)
+///   expert-parallel  every device its share of the tokens and of each layer's experts, by speed
 ///   auto             the planner's own search
 ///   configured       the plan that trains: the pinned stages where there are some, else auto's
 #pragma once
@@ -19,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "planner/expert_plan.h"
 #include "planner/plan.h"
 #include "planner/virtual_workers.h"
 
@@ -30,12 +32,13 @@ enum class Strategy : std::uint8_t {
   hetpipe,
   memory_balanced,
   zebra,
+  expert_parallel,
   automatic,
   configured
 };
 inline constexpr Strategy all_strategies[] = {
-    Strategy::configured,      Strategy::even,  Strategy::edgepipe, Strategy::hetpipe,
-    Strategy::memory_balanced, Strategy::zebra, Strategy::automatic};
+    Strategy::configured,      Strategy::even,  Strategy::edgepipe,        Strategy::hetpipe,
+    Strategy::memory_balanced, Strategy::zebra, Strategy::expert_parallel, Strategy::automatic};
 std::string_view to_string(Strategy strategy);
 /// Error invalid_input: no strategy has this name; says which there are.
 Result<Strategy> parse_strategy(std::string_view text);
@@ -53,9 +56,10 @@ struct PlanRequest {
 struct StrategyOutcome {
   Strategy strategy = Strategy::automatic;
   std::optional<Error> refused;  ///< set: nothing else is
-  /// One pipeline, which can be trained; or replicas, which are priced only.
+  /// One pipeline, which can be trained; or replicas, or experts apart, which are priced only.
   std::optional<Plan> plan;
   std::optional<WorkerPlan> workers;
+  std::optional<ExpertPlan> experts;
   Seconds step = 0;
   DeviceId slowest;  ///< the device that computes longest
   Seconds slowest_busy = 0;

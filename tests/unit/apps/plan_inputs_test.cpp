@@ -84,6 +84,56 @@ TEST_CASE("strategies and pages of a model that cannot be trained say so") {
   CHECK(holds(page, "schedule gpipe"));
 }
 
+TEST_CASE("experts apart from attention: each device's part, as text and as JSON, with reasons") {
+  const Written look(configuration("deepseek-v2-lite"));
+  for (const char* strategy : {"zebra", "expert-parallel"}) {
+    INFO(strategy);
+    const Outcome text = look.run({"plan", "--strategy", strategy, "--explain"});
+    INFO(text.err);
+    REQUIRE(text.code == 0);
+    CHECK(holds(text.out, "looked at only: "));
+    CHECK(holds(text.out, "it is priced, it does not train yet"));
+    CHECK(holds(text.out, "experts a layer"));
+    CHECK(holds(text.out, "\nbinds: "));
+    CHECK(holds(text.out, "with one more device like a100-0: "));
+    const auto json = nlohmann::json::parse(
+        look.run({"plan", "--strategy", strategy, "--explain", "--json"}).out);
+    CHECK(json["reasons"]["changes"].size() >= 3);
+    const auto& experts = json["experts"];
+    CHECK(experts["zebra"] == (std::string(strategy) == "zebra"));
+    double share = 0;
+    std::vector<std::uint32_t> held(26, 0);  // layers with experts
+    for (const auto& device : experts["devices"]) {
+      share += device["token_share"].get<double>();
+      for (std::size_t layer = 0; layer < held.size(); ++layer)
+        held[layer] += device["experts_by_layer"].at(layer).get<std::uint32_t>();
+      CHECK(device["peak_bytes"] <= device["memory_bytes"]);
+      CHECK(device["busy_seconds"] <= json["step_seconds"]);
+    }
+    CHECK(share == Approx(1));
+    CHECK(held == std::vector<std::uint32_t>(26, 64));
+  }
+  const auto rows =
+      nlohmann::json::parse(look.run({"plan", "--compare=zebra,expert-parallel", "--json"}).out);
+  REQUIRE(rows.size() == 2);
+  for (const auto& row : rows) CHECK(row["step_seconds"].get<double>() > 0);
+}
+
+TEST_CASE("experts on devices of one kind are for expert parallelism; too many do not fit") {
+  std::string text = configuration("mixtral-8x7b");
+  for (auto at = text.find("h100_sxm5_80"); at != std::string::npos; at = text.find("h100_sxm5_80"))
+    text.replace(at, 12, "a100_sxm4_80");
+  const Written look(text);
+  const Outcome zebra = look.run({"plan", "--strategy", "zebra"});
+  CHECK(zebra.code == 2);
+  CHECK(holds(zebra.err, "nearest: expert-parallel"));
+  // 46.7 billion parameters of 18 bytes on 480 GB.
+  const Outcome large = look.run({"plan", "--strategy", "expert-parallel"});
+  CHECK(large.code == 3);
+  CHECK(holds(large.err, " and has 74.5 GiB"));
+  CHECK(holds(large.err, " would fit"));
+}
+
 TEST_CASE("simulate plays a model that cannot be trained, from its configuration and its plan") {
   const Written look(configuration("deepseek-v2-lite"));
   const Outcome text = look.run({"simulate", "--text"});

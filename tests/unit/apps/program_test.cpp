@@ -101,7 +101,8 @@ TEST_CASE("plan --explain says what binds, and what memory and devices would buy
 TEST_CASE("plan --compare puts strategies in one table, with why some are refused") {
   const auto all = call({"plan", "conf/demo.toml", "--compare"});
   REQUIRE(all.code == 0);
-  for (const char* name : {"even ", "edgepipe ", "hetpipe ", "memory-balanced ", "zebra ", "auto "})
+  for (const char* name : {"even ", "edgepipe ", "hetpipe ", "memory-balanced ", "zebra ",
+                           "expert-parallel ", "auto "})
     CHECK(all.out.find(std::string("\n") + name) != std::string::npos);
   CHECK(all.out.find("no experts") != std::string::npos);
   // The automatic plan of three devices is the optimum: no other strategy may claim less.

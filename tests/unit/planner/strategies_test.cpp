@@ -82,7 +82,7 @@ TEST_CASE("strategies have names, and unknown ones are answered with those there
   REQUIRE_FALSE(none.ok());
   CHECK(none.error().text ==
         "there is no strategy \"pipedream\"; there are even, edgepipe, hetpipe, memory-balanced, "
-        "zebra, auto, configured");
+        "zebra, expert-parallel, auto, configured");
 }
 
 TEST_CASE("even: as many layers on every device, in the cluster's order") {
