@@ -67,11 +67,13 @@ struct Timing {
 Timing timing_of(std::vector<std::array<Seconds, 5>> runs) {
   runs.erase(runs.begin());
   std::vector<Seconds> whole;
+  whole.reserve(runs.size());
   for (const auto& run : runs) whole.push_back(std::accumulate(run.begin(), run.end(), 0.0));
   std::sort(whole.begin(), whole.end());
   std::array<Seconds, 5> middle{};
   for (std::size_t i = 0; i < middle.size(); ++i) {
     std::vector<Seconds> one;
+    one.reserve(runs.size());
     for (const auto& run : runs) one.push_back(run[i]);
     std::sort(one.begin(), one.end());
     middle[i] = median(one);

@@ -197,6 +197,7 @@ std::string similar_files(const fs::path& folder, const fs::path& written) {
       else if (fs::exists(entry.path() / "config.json", failure))
         files[entry.path().filename().string()] = entry.path().filename().string();
     std::vector<std::string> names;
+    names.reserve(files.size());
     for (const auto& [stem, file] : files) names.push_back(stem);
     std::string out;
     for (const std::string& name : likely_names(written.filename().stem().string(), names))

@@ -208,6 +208,7 @@ void ConfigBuilder::play_catalogue_row(const ConfigReader& table,
                                 [&](const auto& known) { return known.id == device.model; });
   if (row == rows.end()) {
     std::vector<std::string> known;
+    known.reserve(rows.size());
     for (const CatalogueDevice& entry : rows) known.push_back(entry.id);
     return report(table.at("model"),
                   fmt::format("node.device.model = \"{}\" is not in the device catalogue; {}",

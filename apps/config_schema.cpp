@@ -186,6 +186,7 @@ std::string suggestion_for(std::string_view table, std::string_view name) {
       return fmt::format("this table is written {}", header_of(inner.name));
   }
   std::vector<std::string> others;
+  others.reserve(aliases.size());
   for (const Alias& alias : aliases) others.emplace_back(alias.other);
   if (const auto near = nearest(name, others))
     for (const Alias& alias : aliases)

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace troupe {
@@ -128,6 +129,15 @@ double round_step(double range) {
   for (const double factor : {1.0, 2.0, 5.0})
     if (factor * power >= raw * 0.999) return factor * power;
   return 10 * power;
+}
+
+std::vector<double> marks_of(double from, double to, double step) {
+  std::vector<double> marks;
+  if (!(step > 0)) return marks;
+  const double first = std::ceil(from / step);
+  const double most = std::min(to / step - first, 999.0);
+  for (int i = 0; i <= most; ++i) marks.push_back((first + i) * step);
+  return marks;
 }
 
 }  // namespace troupe

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/table.h"
 
@@ -27,5 +28,7 @@ std::string swatch(const char* color, const char* name);
 
 /// A round step for about five marks over `range`.
 double round_step(double range);
+/// The multiples of `step` in a range: where the marks of an axis stand. At most a thousand.
+std::vector<double> marks_of(double from, double to, double step);
 
 }  // namespace troupe

@@ -36,7 +36,8 @@ std::string sources_text(const ClusterSpec& cluster) {
       known->second += ", " + device.name;
   }
   std::string text;
-  for (const auto& [source, names] : names_by_source) text += source + ": " + names + "\n";
+  for (const auto& [source, names] : names_by_source)
+    text += fmt::format("{}: {}\n", source, names);
   return text;
 }
 

@@ -25,6 +25,7 @@ MeasuredRun measure_steps(const std::vector<StepRow>& steps) {
   MeasuredRun out;
   // The first step touches its memory for the first time; it is left out where there are others.
   std::vector<const StepRow*> rows;
+  rows.reserve(steps.size());
   for (const StepRow& step : steps) rows.push_back(&step);
   if (rows.size() > 1) rows.erase(rows.begin());
   if (rows.empty()) return out;

@@ -1,5 +1,7 @@
 #include "apps/program.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ostream>
@@ -70,7 +72,7 @@ std::string unknown_word(CLI::App& root, const std::vector<std::string>& argumen
       const std::string flag = argument.substr(0, argument.find('='));
       const auto known = flags_of(*app);
       if (std::find(known.begin(), known.end(), flag) == known.end())
-        return path + " has no flag " + flag + "; " + in_place_of(flag, known);
+        return fmt::format("{} has no flag {}; {}", path, flag, in_place_of(flag, known));
       continue;
     }
     const auto names = subcommand_names(*app);
@@ -78,8 +80,9 @@ std::string unknown_word(CLI::App& root, const std::vector<std::string>& argumen
     const auto found = std::find(names.begin(), names.end(), argument);
     if (found == names.end()) {
       const auto near = nearest(argument, names);
-      return path + " has no command \"" + argument + "\"; " +
-             (near ? "did you mean " + *near + "?" : "there are " + joined(names));
+      return fmt::format("{} has no command \"{}\"; {}", path, argument,
+                         near ? fmt::format("did you mean {}?", *near)
+                              : fmt::format("there are {}", joined(names)));
     }
     app = app->get_subcommand(argument);
     path += " " + argument;

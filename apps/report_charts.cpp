@@ -69,14 +69,13 @@ std::string polyline(const std::vector<Point>& points, const Axes& axes, const c
 std::string grid(const Axes& axes) {
   std::string out;
   const double y_step = round_step(axes.y1 - axes.y0);
-  for (double y = std::ceil(axes.y0 / y_step) * y_step; y <= axes.y1; y += y_step)
+  for (const double y : marks_of(axes.y0, axes.y1, y_step))
     out += fmt::format(
         "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
         "<text class=\"mark\" x=\"{3:.1f}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.4g}</text>\n",
-        axes.left, chart_width - axes.right, axes.py(y), axes.left - 8, axes.py(y) + 4,
-        std::abs(y) < y_step / 2 ? 0.0 : y);
+        axes.left, chart_width - axes.right, axes.py(y), axes.left - 8, axes.py(y) + 4, y);
   const double x_step = std::max(1.0, round_step(axes.x1 - axes.x0));
-  for (double x = std::ceil(axes.x0 / x_step) * x_step; x <= axes.x1; x += x_step)
+  for (const double x : marks_of(axes.x0, axes.x1, x_step))
     out += fmt::format(
         "<text class=\"mark\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.0f}</text>\n",
         axes.px(x), axes.height - 10, x);

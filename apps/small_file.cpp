@@ -63,7 +63,7 @@ Status write_file(const std::string& path, const std::string& text) {
 Status write_files(const std::vector<std::pair<std::string, std::string>>& files) {
   for (std::size_t i = 0; i < files.size(); ++i) {
     const bool there = std::filesystem::exists(files[i].first);
-    const Status written = write_file(files[i].first, files[i].second);
+    Status written = write_file(files[i].first, files[i].second);
     if (written) continue;
     std::error_code ignored;
     if (!there) std::filesystem::remove(files[i].first, ignored);

@@ -86,8 +86,7 @@ Drawing draw(const Timeline& timeline, const ClusterSpec& cluster, Seconds lengt
     drawing.body +=
         span_rect(span, left + span.begin * scale, (span.end - span.begin) * scale, row, height);
   }
-  const double step = round_step(length);
-  for (double t = 0; t <= length * 1.0001; t += step)
+  for (const double t : marks_of(0, length * 1.0001, round_step(length)))
     drawing.body += fmt::format(
         "<text class=\"mark\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
         left + t * scale, y + 14, t == 0 ? "0" : format_seconds(t));

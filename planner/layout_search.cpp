@@ -378,6 +378,7 @@ std::optional<SharedStep> share_batch(const ArchitectureRun& run,
                                       std::size_t keep) {
   const std::uint64_t unit = unit_of(batch);
   std::vector<Offers> offers;
+  offers.reserve(groups.size());
   for (const DeviceGroup& group : groups)
     offers.push_back(offers_of(run, group, batch, unit, framework, choices, keep));
   const std::vector<Ends> ends = join(offers, batch, unit);

@@ -82,6 +82,7 @@ std::vector<BlockSeconds> stage_seconds_of(const ArchitectureRun& run,
   const EndSeconds ends = end_seconds(run, layout, framework, cluster);
   const auto blocks = all_block_seconds(run, layout, framework, cluster);
   std::vector<BlockSeconds> out;
+  out.reserve(stages.size());
   for (const StagePlan& stage : stages) out.push_back(seconds_of(run, stage.layers, blocks, ends));
   if (!framework.balanced_stages) return out;
   BlockSeconds part = seconds_of(run, {0, run.model.blocks + 2}, blocks, ends);

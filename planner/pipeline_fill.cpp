@@ -197,10 +197,8 @@ class Filling {
       ++label.used[label.kind];
     }
     if (left > 0 && labels.size() == (scarce_ ? 4 * width : 1)) thin(labels);
-    if (left > 0 && !scarce_)
-      labels.assign(1, std::move(label));
-    else
-      labels.push_back(std::move(label));
+    if (left > 0 && !scarce_) labels.clear();
+    labels.push_back(std::move(label));
     if (left > 0) return;
     complete_.emplace_back(place, static_cast<std::uint32_t>(labels.size()) - 1);
     std::stable_sort(complete_.begin(), complete_.end(), [&](const auto& a, const auto& b) {

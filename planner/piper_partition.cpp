@@ -311,7 +311,8 @@ class StageSearch {
       inside_.assign(graph_.layers.size(), false);
       for (const auto layer : part_) inside_[layer] = true;
       list_choices(cell.data, cell.tensor);
-      choose(static_cast<double>((replicas + cell.data - 1) / cell.data));
+      const auto rounds = (replicas + cell.data - 1) / cell.data;
+      choose(static_cast<double>(rounds));
       stage.variants = picked_;
       plan.stages.push_back(std::move(stage));
       devices -= std::size_t{cell.data} * cell.tensor;
@@ -396,8 +397,8 @@ Result<Seconds> price_stages(const LayerGraph& graph,
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const auto& stage = stages[s];
     const double data = stage.data_parallel;
-    const auto in_flight =
-        static_cast<double>((replicas + stage.data_parallel - 1) / stage.data_parallel);
+    const auto rounds = (replicas + stage.data_parallel - 1) / stage.data_parallel;
+    const auto in_flight = static_cast<double>(rounds);
     replicas -= stage.data_parallel;
     double time = 0, edges = 0, parameters = 0, bytes = 0;
     for (std::size_t i = 0; i < stage.layers.size(); ++i) {

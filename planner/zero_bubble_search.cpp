@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -170,7 +171,7 @@ class Greedy {
  private:
   std::uint32_t warm_up_limit(std::uint32_t s) const {
     const std::uint32_t after = stages_ - s - 1;
-    return after + 1 + static_cast<std::uint32_t>(rule_.warm_up * after + 0.5);
+    return after + 1 + static_cast<std::uint32_t>(std::lround(rule_.warm_up * after));
   }
 
   /// When and what the stage would do next, as far as it is known.
