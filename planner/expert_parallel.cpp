@@ -66,10 +66,64 @@ class ExpertParallel {
     return {out.begin(), out.end()};
   }
 
-  /// Sequences first, then experts into what memory they leave; where that is too little, room for
-  /// some experts is kept free.
   void try_round(const ExpertRound& round, const Allowed& allowed) {
-    constexpr std::size_t few = 6;  // devices: every way to share out is improved, not one alone
+    constexpr double few = 4096;
+    every_ =
+        ways(round.sequences) * ways(costs_.batch % round.sequences) * ways(costs_.experts) <= few;
+    const auto split = every_ ? best_of_all(round, allowed) : found(round, allowed);
+    if (split && (!best_ || step_seconds(round, *split) < best_->step))
+      best_ = filled(round, *split);
+  }
+
+  /// Ways to share out equal pieces over the devices.
+  double ways(std::uint32_t pieces) const {
+    double out = 1;
+    for (std::size_t d = 1; d < costs_.devices(); ++d)
+      out *= static_cast<double>(pieces + d) / static_cast<double>(d);
+    return out;
+  }
+
+  std::optional<Split> best_of_all(const ExpertRound& round, const Allowed& allowed) {
+    std::optional<Split> best;
+    Seconds least = 0;
+    for (const Counts& sequences : all_shares(round.sequences, allowed.sequences))
+      for (const Counts& experts : all_shares(costs_.experts, allowed.experts)) {
+        const Split split{sequences, experts};
+        bool fit = true;
+        for (std::size_t d = 0; d < costs_.devices(); ++d) fit = fit && fits(round, split, d);
+        if (!fit) continue;
+        const Seconds step = step_seconds(round, split);
+        if (best && step >= least) continue;
+        least = step;
+        best = split;
+      }
+    return best;
+  }
+
+  static std::vector<Counts> all_shares(std::uint32_t pieces, const Devices& may) {
+    std::vector<Counts> out{Counts{}};
+    for (std::size_t d = 0; d < may.size(); ++d) {
+      std::vector<Counts> longer;
+      for (const Counts& begun : out) {
+        const std::uint32_t left = pieces - std::accumulate(begun.begin(), begun.end(), 0U);
+        for (std::uint32_t count = 0; count <= (may[d] ? left : 0); ++count) {
+          longer.push_back(begun);
+          longer.back().push_back(count);
+        }
+      }
+      out = std::move(longer);
+    }
+    std::erase_if(out, [pieces](const Counts& all) {
+      return std::accumulate(all.begin(), all.end(), 0U) != pieces;
+    });
+    return out;
+  }
+
+  /// Sequences first, then experts into what memory they leave, with room for some experts kept
+  /// free where that is too little. Of few devices every way to share out is improved, not one
+  /// alone.
+  std::optional<Split> found(const ExpertRound& round, const Allowed& allowed) {
+    constexpr std::size_t few = 6;
     std::optional<Split> quickest;
     Seconds least = 0;
     for (const double reserved : {0.0, 0.5, 1.0}) {
@@ -84,11 +138,10 @@ class ExpertParallel {
           least = step;
           quickest = std::move(split);
         }
-      if (quickest) break;
+      if (quickest && costs_.devices() > few) break;
     }
-    if (!quickest) return;
-    improve(round, allowed, *quickest);
-    if (!best_ || step_seconds(round, *quickest) < best_->step) best_ = filled(round, *quickest);
+    if (quickest) improve(round, allowed, *quickest);
+    return quickest;
   }
 
   std::vector<ExpertHost> sequence_hosts(const ExpertRound& round,
@@ -127,33 +180,43 @@ class ExpertParallel {
            expert_bytes(costs_, round, costs_.layers * split.experts[d], split.experts[d]);
   }
 
-  /// Single sequences and experts change their device while that makes the step shorter. Sharing
-  /// out knows compute alone, and forward and backward as a sum.
+  /// Single sequences and experts change their device, or one of each change places, while that
+  /// makes the step shorter. Sharing out knows compute alone, and forward and backward as a sum.
   void improve(const ExpertRound& round, const Allowed& allowed, Split& split) {
     constexpr std::size_t most_devices = 16;
     if (costs_.devices() > most_devices) return;
     Seconds least = step_seconds(round, split);
-    const auto moved = [&](Counts Split::*what, const Devices& may, std::size_t a, std::size_t b) {
-      if (a == b || (split.*what)[a] == 0 || !may[b]) return false;
-      --(split.*what)[a];
-      ++(split.*what)[b];
-      const Seconds step = fits(round, split, b) ? step_seconds(round, split) : least;
-      if (step < least * (1 - 1e-12)) {
-        least = step;
-        return true;
-      }
-      ++(split.*what)[a];
-      --(split.*what)[b];
-      return false;
+    const auto shorter = [&](const Split& other, std::size_t a, std::size_t b) {
+      if (!fits(round, other, a) || !fits(round, other, b)) return false;
+      const Seconds step = step_seconds(round, other);
+      if (step >= least * (1 - 1e-12)) return false;
+      least = step;
+      split = other;
+      return true;
     };
     for (bool again = true; again;) {
       again = false;
       for (std::size_t a = 0; a < costs_.devices(); ++a)
         for (std::size_t b = 0; b < costs_.devices(); ++b) {
-          again = moved(&Split::sequences, allowed.sequences, a, b) || again;
-          again = moved(&Split::experts, allowed.experts, a, b) || again;
+          const auto sequence = moved(split, &Split::sequences, allowed.sequences, a, b);
+          if (sequence && shorter(*sequence, a, b)) again = true;
+          const auto expert = moved(split, &Split::experts, allowed.experts, a, b);
+          if (expert && shorter(*expert, a, b)) again = true;
+          const auto one = moved(split, &Split::sequences, allowed.sequences, a, b);
+          if (!one) continue;
+          const auto both = moved(*one, &Split::experts, allowed.experts, b, a);
+          if (both && shorter(*both, a, b)) again = true;
         }
     }
+  }
+
+  /// With one of device a's on b.
+  static std::optional<Split> moved(
+      Split split, Counts Split::*what, const Devices& may, std::size_t a, std::size_t b) {
+    if (a == b || (split.*what)[a] == 0 || !may[b]) return std::nullopt;
+    --(split.*what)[a];
+    ++(split.*what)[b];
+    return split;
   }
 
   const std::vector<LinkSpec>& links_among(const Split& split) {
@@ -200,12 +263,30 @@ class ExpertParallel {
     return costs_.layers * (layer.sum() + experts.sum() + 4 * exchange) + once.sum();
   }
 
-  /// The last round, where the batch is no multiple of the others.
-  Counts last_round(const ExpertRound& round, const Split& split) const {
+  /// The last round, where the batch is no multiple of the others: nobody has more than else.
+  Counts last_round(const ExpertRound& round, const Split& split) {
+    const std::uint32_t left = costs_.batch % round.sequences;
+    if (every_ && left > 0) return best_last_round(round, split, left);
     std::vector<ExpertHost> hosts;
     for (std::uint32_t d = 0; d < costs_.devices(); ++d)
       hosts.push_back({costs_.attention_seconds(d), split.sequences[d]});
-    return expert_counts(costs_.batch % round.sequences, hosts).value();
+    return expert_counts(left, hosts).value();
+  }
+
+  Counts best_last_round(const ExpertRound& round, const Split& split, std::uint32_t left) {
+    Counts best;
+    Seconds least = 0;
+    for (Counts& some : all_shares(left, Devices(costs_.devices(), true))) {
+      bool within = true;
+      for (std::size_t d = 0; d < some.size(); ++d)
+        within = within && some[d] <= split.sequences[d];
+      if (!within) continue;
+      const Seconds seconds = round_seconds(round, some, split);
+      if (!best.empty() && seconds >= least) continue;
+      least = seconds;
+      best = std::move(some);
+    }
+    return best;
   }
 
   Seconds update_of(const Split& split, std::size_t d) const {
@@ -266,6 +347,7 @@ class ExpertParallel {
 
   const PlanRequest& request_;
   const ExpertCosts& costs_;
+  bool every_ = false;  ///< shares are few enough to try them all
   std::map<Devices, std::vector<LinkSpec>> links_;
   std::map<Devices, Seconds> reduce_;
   std::optional<ExpertPlan> best_;

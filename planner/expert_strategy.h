@@ -20,8 +20,10 @@ StrategyOutcome zebra_outcome(const PlanRequest& request);
 
 /// Every device may have sequences and experts: those by its speed at what is dense, these by its
 /// speed at experts, both within its memory. In each layer attention waits for the slowest, then
-/// the exchange, then the slowest experts, then the exchange back. Equal shares are among those
-/// tried. Refused as above, but one kind of device will do.
+/// the exchange, then the slowest experts, then the exchange back. All shares are tried where there
+/// are at most a few thousand; else shares by speed, more even ones down to equal, and what single
+/// moves make of them. An expert is whole: no more devices have some than a layer has experts.
+/// Refused as above, but one kind of device will do.
 StrategyOutcome expert_parallel_outcome(const PlanRequest& request);
 
 }  // namespace troupe

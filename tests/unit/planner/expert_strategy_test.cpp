@@ -131,6 +131,15 @@ class Hand {
                          experts() * static_cast<double>(part_.gradient_bytes));
     return 2 * (members - 1) * transfer(bytes / members);
   }
+  /// In KiB, of a device under expert parallelism.
+  double kib(double round, std::uint32_t sequences, std::uint32_t experts_of_layer) const {
+    // Embedding and head of 256 KiB, blocks of 128 KiB, times 4 for gradients and moments; 64 KiB
+    // kept by each layer, 2 x 16 on their way.
+    const double dense =
+        4 * (256 + 256 + 128 * layers()) + 8 + sequences * (64 * (layers() + 2) + 32);
+    const double each = layers() * (64 + 32 * round / experts()) + 4 * round / experts();
+    return (sequences > 0 ? dense : 0) + experts_of_layer * each;
+  }
 
  private:
   Seconds transfer(double bytes) const {
@@ -169,6 +178,10 @@ Seconds parallel_by_brute_force(const Problem& given) {
   for (std::uint32_t round = 1; round <= batch; ++round)
     each_share(round, devices, [&](const Counts& sequences) {
       each_share(given.profile.experts->experts, devices, [&](const Counts& experts) {
+        for (std::size_t d = 0; d < devices; ++d)
+          if (1024 * hand.kib(round, sequences[d], experts[d]) >
+              static_cast<double>(given.cluster.devices[d].memory))
+            return;
         Seconds step = batch / round * round_by_hand(hand, sequences, experts);
         Seconds last = batch % round > 0 ? 1e300 : 0;
         if (last > 0)
@@ -307,6 +320,51 @@ TEST_CASE("expert-parallel: tokens and experts as in the best of all shares") {
     check_whole(outcome, given);
     CHECK(outcome.step == Approx(parallel_by_brute_force(given)).epsilon(1e-9));
   }
+}
+
+TEST_CASE("expert-parallel within little memory: the best of all shares that fit") {
+  int fitting = 0;
+  for (std::uint32_t seed = 0; seed < 250; ++seed) {
+    std::mt19937 random(seed);
+    Problem given = random_problem(random, 3);
+    for (DeviceSpec& device : given.cluster.devices)
+      device.memory = (1500 + random() % 2500) * 1024;
+    INFO("seed " << seed);
+    const StrategyOutcome outcome = expert_parallel_outcome(given.request());
+    const Seconds least = parallel_by_brute_force(given);
+    CHECK(outcome.refused.has_value() == (least > 1e200));
+    if (outcome.refused) continue;
+    check_whole(outcome, given);
+    ++fitting;
+    CHECK(outcome.step == Approx(least).epsilon(1e-9));
+  }
+  CHECK(fitting > 100);
+}
+
+TEST_CASE("expert-parallel with too many shares to try: near the best of them") {
+  int best = 0;
+  constexpr int all = 30;
+  for (std::uint32_t seed = 0; seed < all; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<double> speeds(3);
+    for (double& speed : speeds) speed = 1.0 + static_cast<double>(random() % 4);
+    Problem given = problem(2, speeds, 4, 24 + static_cast<std::uint32_t>(random() % 9),
+                            1.0 + static_cast<double>(random() % 4));
+    given.cluster.same_process = {1e-6, 1e8 * std::pow(10.0, random() % 3)};
+    for (DeviceSpec& device : given.cluster.devices)
+      device.memory = (3500 + random() % 6000) * 1024;
+    INFO("seed " << seed);
+    const StrategyOutcome outcome = expert_parallel_outcome(given.request());
+    const Seconds least = parallel_by_brute_force(given);
+    CHECK(outcome.refused.has_value() == (least > 1e200));
+    if (outcome.refused) continue;
+    check_whole(outcome, given);
+    CHECK(outcome.step >= least * (1 - 1e-9));
+    CHECK(outcome.step <= 1.02 * least);
+    best += outcome.step <= least * (1 + 1e-9) ? 1 : 0;
+  }
+  CAPTURE(best);
+  CHECK(best >= 0.8 * all);
 }
 
 TEST_CASE("zebra: kinds on sides and experts as in the best of all assignments") {
