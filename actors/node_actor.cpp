@@ -231,7 +231,7 @@ Status NodeState::make_actors(const AdoptPlan& order) {
     made.links = now->hub;
     made.modelled = [costs](const Action& action) { return costs.of(action); };
     if (!spec->cluster.disturbances.empty())
-      made.disturbed = [cluster = spec->cluster, device](std::uint64_t step) {
+      made.disturbed = [cluster = spec->cluster, device = made.device](std::uint64_t step) {
         return cluster.disturbed(device, device, step);
       };
     made.run = order.run;

@@ -27,6 +27,7 @@ Result<FileRecord> write_tensors(const std::filesystem::path& path,
                                  const std::vector<NamedValues>& tensors,
                                  const WriteHook* hook) {
   std::vector<TensorPlan> plans;
+  plans.reserve(tensors.size());
   for (const NamedValues& tensor : tensors) plans.push_back(tensor.plan);
   auto writer = SafetensorsWriter::create(path, plans, {{"format", "pt"}}, hook);
   TROUPE_TRY(writer);

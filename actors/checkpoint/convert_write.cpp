@@ -16,6 +16,7 @@ Result<FileRecord> write_values(const std::filesystem::path& path,
                                 const ValueSource& values) {
   const auto parameters = parameters_of(model);
   std::vector<TensorPlan> plans;
+  plans.reserve(parameters.size());
   for (const ParameterSpec& parameter : parameters)
     plans.push_back({parameter.name, parameter.shape});
   auto writer = SafetensorsWriter::create(path, plans, {{"format", "pt"}});

@@ -112,6 +112,7 @@ void refuse_type(HfKeys& keys, const json* type) {
 
 std::vector<std::string> hf_model_types() {
   std::vector<std::string> out;
+  out.reserve(std::size(readers));
   for (const Reader& reader : readers) out.emplace_back(reader.model_type);
   return out;
 }

@@ -33,6 +33,7 @@ std::uint64_t fingerprint_of(const std::vector<TokenFile>& files,
                              double validation_fraction,
                              std::uint32_t sequence_length) {
   std::vector<std::uint64_t> parts;
+  parts.reserve(files.size() + 2);
   for (const TokenFile& file : files) parts.push_back(file.checksum());
   parts.push_back(std::bit_cast<std::uint64_t>(validation_fraction));
   parts.push_back(sequence_length);
