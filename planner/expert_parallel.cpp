@@ -312,7 +312,8 @@ class ExpertParallel {
   }
 
   Seconds step_seconds(const ExpertRound& round, const Split& split) {
-    Seconds step = costs_.batch / round.sequences * round_seconds(round, split.sequences, split);
+    const auto whole = costs_.batch / round.sequences;
+    Seconds step = whole * round_seconds(round, split.sequences, split);
     if (costs_.batch % round.sequences > 0)
       step += round_seconds(round, last_round(round, split), split);
     return step + reduce_seconds(split) + last_update(split);
@@ -323,12 +324,12 @@ class ExpertParallel {
     plan.round = round.sequences;
     plan.rounds = (costs_.batch + round.sequences - 1) / round.sequences;
     const Counts last = last_round(round, split);
+    const auto whole = costs_.batch / round.sequences;
     for (std::size_t d = 0; d < costs_.devices(); ++d) {
       const ExpertKindCosts& kind = costs_.kinds[costs_.kind[d]];
       ExpertDevice device;
       device.sequences = split.sequences[d];
-      const double all =
-          double{1} * split.sequences[d] * (costs_.batch / round.sequences) + last[d];
+      const double all = double{1} * split.sequences[d] * whole + last[d];
       device.share = all / costs_.batch;
       device.experts.assign(costs_.layers, split.experts[d]);
       device.busy = all * (costs_.layers * kind.layer.sum() + kind.once.sum()) +

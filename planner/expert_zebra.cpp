@@ -193,7 +193,8 @@ class ZebraSearch {
     for (const std::uint32_t sequences : split.sequences) members.push_back(sequences > 0);
     plan.reduce = ring_sum(request_.cluster, members, costs_.dense_gradient);
     const std::uint32_t rest = plan.rounds % round.held;
-    plan.step = plan.rounds / round.held * zebra_seconds(problem, moves);
+    const std::uint32_t whole = plan.rounds / round.held;
+    plan.step = whole * zebra_seconds(problem, moves);
     if (rest > 0) {
       ZebraProblem last = problem;
       last.microbatches = rest;

@@ -252,7 +252,7 @@ std::vector<StagePoint> StagePoints::front(DeviceId device,
                                    [&](const StagePoint& one) { return covers(one, point); });
     if (!known) {
       std::erase_if(kept, [&](const StagePoint& one) { return covers(point, one); });
-      kept.push_back(std::move(point));
+      kept.push_back(point);
     }
     return true;
   };
@@ -286,8 +286,8 @@ std::optional<StagePoint> StagePoints::quickest(DeviceId device,
     return microbatches * (one.forward + one.backward_input + one.backward_weight) + one.norm +
            one.update;
   };
-  for (StagePoint& point : front(device, layers, in_flight, edges))
-    if (!best || busy(point) < busy(*best)) best = std::move(point);
+  for (const StagePoint& point : front(device, layers, in_flight, edges))
+    if (!best || busy(point) < busy(*best)) best = point;
   return best;
 }
 
