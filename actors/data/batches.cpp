@@ -43,12 +43,12 @@ std::uint64_t fingerprint_of(const std::vector<TokenFile>& files,
 Error too_short(const DataSpec& data,
                 std::string_view part,
                 std::uint64_t tokens,
-                std::uint32_t T) {
+                std::uint32_t sequence) {
   return {ErrorCode::invalid_input,
           fmt::format("{}{}: no {} window of {} tokens fits into {} tokens; shorten the sequences "
                       "or give more text",
-                      data.files.front(), data.files.size() > 1 ? " and others" : "", part, T + 1,
-                      tokens)};
+                      data.files.front(), data.files.size() > 1 ? " and others" : "", part,
+                      sequence + 1, tokens)};
 }
 
 }  // namespace
