@@ -67,9 +67,7 @@ class PipelineChoice {
     return device;
   }
 
-  std::uint32_t most_stages() const {
-    return std::min(pricer_.device_count(), pricer_.layers());
-  }
+  std::uint32_t most_stages() const { return std::min(pricer_.device_count(), pricer_.layers()); }
 
   /// At most, and no more than the limit is told.
   double candidate_count() const {
@@ -150,8 +148,8 @@ class PipelineChoice {
     for (std::uint32_t s = 0; s < candidate.stage_count(); ++s) {
       const std::uint32_t flight =
           std::min(candidate.stage_count() - s, options_.shape.microbatch_count);
-      fronts.push_back(&front(candidate.order[s], {candidate.cuts[s], candidate.cuts[s + 1]},
-                              flight, edges[s]));
+      fronts.push_back(
+          &front(candidate.order[s], {candidate.cuts[s], candidate.cuts[s + 1]}, flight, edges[s]));
       if (fronts.back()->empty()) return;
       Seconds least = std::numeric_limits<Seconds>::infinity();
       for (const StagePoint& point : *fronts.back()) least = std::min(least, busy(point));
@@ -162,15 +160,16 @@ class PipelineChoice {
     choose_points(candidate, fronts, choices <= exact_points);
   }
 
-  void choose_points(const Candidate& candidate, const std::vector<const Front*>& fronts, bool all) {
+  void choose_points(const Candidate& candidate,
+                     const std::vector<const Front*>& fronts,
+                     bool all) {
     cut_short_ |= !all;
     StepCosts costs = pricer_.costs_of(candidate);
     std::vector<std::size_t> at(fronts.size());
     if (!all)
       for (std::size_t s = 0; s < fronts.size(); ++s) at[s] = least_busy(*fronts[s]);
     while (true) {
-      for (std::size_t s = 0; s < fronts.size(); ++s)
-        costs.stages[s] = (*fronts[s])[at[s]].seconds;
+      for (std::size_t s = 0; s < fronts.size(); ++s) costs.stages[s] = (*fronts[s])[at[s]].seconds;
       const Seconds step = one_f_one_b_seconds(costs, options_.shape.microbatch_count,
                                                options_.transfer_slots, tied_);
       if (!best_ || step < best_->step) keep(candidate, fronts, at, step);
@@ -233,8 +232,7 @@ Seconds step_with(const ChosenPipeline& pipeline,
                   const ModelProfile& profile,
                   const PlanOptions& options,
                   std::uint32_t microbatches) {
-  StepCosts costs =
-      step_costs(pipeline.stages, cluster, model, profile, options.shape.compute);
+  StepCosts costs = step_costs(pipeline.stages, cluster, model, profile, options.shape.compute);
   for (std::size_t s = 0; s < pipeline.points.size(); ++s)
     costs.stages[s] = pipeline.points[s].seconds;
   return one_f_one_b_seconds(costs, microbatches, options.transfer_slots, model.tied);

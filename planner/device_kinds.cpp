@@ -32,8 +32,7 @@ std::vector<std::uint32_t> device_kinds(const ClusterSpec& cluster) {
   for (std::uint32_t d = 0; d < cluster.devices.size(); ++d) {
     std::uint32_t kind = 0;
     const auto same = [&](std::uint32_t other) {
-      return alike(cluster.devices[other], cluster.devices[d]) &&
-             shares[other] == shares[d];
+      return alike(cluster.devices[other], cluster.devices[d]) && shares[other] == shares[d];
     };
     while (kind < examples.size() && !same(examples[kind])) ++kind;
     if (kind == examples.size()) examples.push_back(d);

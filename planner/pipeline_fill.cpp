@@ -105,7 +105,8 @@ class Filling {
     const Bytes room = cluster_.devices[device].memory;
     if (bytes <= room) return round(device, first, last);
     if (points_ == nullptr) return std::nullopt;
-    return tight(device, place, {first, last}, bytes - pricer_.bytes_in_flight(in_flight(place), first, last));
+    return tight(device, place, {first, last},
+                 bytes - pricer_.bytes_in_flight(in_flight(place), first, last));
   }
 
   /// The same of a stage that has to leave something out, kept by what tells stages apart.
@@ -114,10 +115,9 @@ class Filling {
                                LayerRange layers,
                                Bytes edges) const {
     const std::uint32_t flight = in_flight(place);
-    const std::uint64_t key = ((std::uint64_t{pricer_.device_kind(device)} << 16 | flight) << 16 |
-                               layers.first)
-                                  << 16 |
-                              layers.last;
+    const std::uint64_t key =
+        ((std::uint64_t{pricer_.device_kind(device)} << 16 | flight) << 16 | layers.first) << 16 |
+        layers.last;
     const auto [known, fresh] = tight_.try_emplace(key);
     if (!fresh) return known->second;
     const std::uint32_t all = options_.shape.microbatch_count;
@@ -261,9 +261,9 @@ class Filling {
   bool tied_;
   const StagePoints* points_;
   mutable std::unordered_map<std::uint64_t, std::optional<Seconds>> tight_;  ///< by stage
-  std::vector<std::vector<std::uint32_t>> of_kind_;  ///< devices by kind
-  std::uint32_t places_ = 0;                         ///< the most stages
-  bool scarce_ = false;                              ///< a kind may run out
+  std::vector<std::vector<std::uint32_t>> of_kind_;                          ///< devices by kind
+  std::uint32_t places_ = 0;                                                 ///< the most stages
+  bool scarce_ = false;                                                      ///< a kind may run out
   Bytes edge_bytes_ = 0;
   Seconds hop_ = 0;
   std::vector<double> worths_;

@@ -27,8 +27,8 @@ struct FilledPipeline {
 };
 
 /// The filled pipelines with the least estimates, unlike each other, by rising estimate, at most
-/// `most`. Stages fit as far as is known from the end; `Pricer::fit` decides. With `points`, a stage
-/// that would not fit takes its quickest point that does, and the estimate holds its time.
+/// `most`. Stages fit as far as is known from the end; `Pricer::fit` decides. With `points`, a
+/// stage that would not fit takes its quickest point that does, and the estimate holds its time.
 std::vector<FilledPipeline> filled_pipelines(const Pricer& pricer,
                                              const ClusterSpec& cluster,
                                              const PlanOptions& options,

@@ -80,9 +80,10 @@ std::string to_text(const StageChoices& choices) {
   if (choices.recomputed > 0)
     add(counted(choices.recomputed, "block") +
         (choices.recomputed == 1 ? " computes again" : " compute again"));
-  for (const auto& [what, tier] :
-       {std::pair{"weights", choices.weights}, {"gradients", choices.gradients},
-        {"optimizer", choices.optimizer}, {"activations", choices.activations}})
+  for (const auto& [what, tier] : {std::pair{"weights", choices.weights},
+                                   {"gradients", choices.gradients},
+                                   {"optimizer", choices.optimizer},
+                                   {"activations", choices.activations}})
     if (tier != StateTier::device) add(fmt::format("{} {}", what, place_of(tier)));
   if (choices.host_update) add("updated by the host");
   return text;
@@ -193,8 +194,7 @@ StagePoint StagePoints::priced(DeviceId device,
   out.memory.gradients = held(gradients, stage.memory.gradients, stage.largest_gradients);
   out.memory.optimizer =
       on_host ? 0 : held(optimizer, stage.memory.optimizer, stage.largest_optimizer);
-  const std::uint32_t here =
-      activations == StateTier::device ? in_flight : std::min(in_flight, 2u);
+  const std::uint32_t here = activations == StateTier::device ? in_flight : std::min(in_flight, 2u);
   out.memory.activations = here * saved;
   out.memory.workspace = workspace;
   out.memory.transfer = edges;
@@ -256,8 +256,7 @@ std::vector<StagePoint> StagePoints::front(DeviceId device,
     }
     return true;
   };
-  const auto blocks =
-      freedom_.recompute ? static_cast<std::uint32_t>(stage.again.size()) : 0;
+  const auto blocks = freedom_.recompute ? static_cast<std::uint32_t>(stage.again.size()) : 0;
   const std::uint32_t eighth = std::max(1u, blocks / 8);
   bool fits_plain = false;
   for (StageChoices choices : placements(shares_.at(device.index()), in_flight)) {

@@ -47,11 +47,11 @@ std::string to_text(const StageChoices& choices);
 
 struct StagePoint {
   StageChoices choices;
-  LayerSeconds seconds;   ///< of the actions, waiting for moves included
-  LayerSeconds waits;     ///< of these, what moves do not hide
-  MemoryPlan memory;      ///< of the device, buffers at its edges included
-  Bytes host = 0;         ///< in host memory
-  Bytes disk = 0;         ///< on disk
+  LayerSeconds seconds;  ///< of the actions, waiting for moves included
+  LayerSeconds waits;    ///< of these, what moves do not hide
+  MemoryPlan memory;     ///< of the device, buffers at its edges included
+  Bytes host = 0;        ///< in host memory
+  Bytes disk = 0;        ///< on disk
 };
 
 class StagePoints {
@@ -96,7 +96,7 @@ class StagePoints {
   };
   /// What the points of a stage have in common.
   struct Stage {
-    MemoryPlan memory;  ///< activations: of one microbatch
+    MemoryPlan memory;        ///< activations: of one microbatch
     Bytes moved_weights = 0;  ///< what arithmetic reads
     Bytes largest_weights = 0, largest_gradients = 0, largest_optimizer = 0;  ///< of a layer
     double update_bytes = 0;

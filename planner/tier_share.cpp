@@ -19,8 +19,7 @@ std::vector<TierShare> tier_shares(const ClusterSpec& cluster) {
     const std::uint64_t count = sharing[device.node.index()];
     const auto part = static_cast<double>(count);
     shares.push_back({device.host_link, node.host.memory / count, node.disk.space / count,
-                      node.host.memory_rate / part, node.disk.read / part,
-                      node.disk.write / part});
+                      node.host.memory_rate / part, node.disk.read / part, node.disk.write / part});
   }
   return shares;
 }

@@ -45,8 +45,7 @@ Instance random_instance(std::uint32_t seed) {
     device.memory = Bytes{1024} * static_cast<Bytes>(pick(800, 6000));
   if (pick(0, 2) > 0) {
     made.cluster.nodes[0].host = {Bytes{1024} * static_cast<Bytes>(pick(2000, 9000)), 4e9};
-    for (DeviceSpec& device : made.cluster.devices)
-      device.host_link = {1e-6, pick(1, 20) * 1e8};
+    for (DeviceSpec& device : made.cluster.devices) device.host_link = {1e-6, pick(1, 20) * 1e8};
     if (pick(0, 1) > 0)
       made.cluster.nodes[0].disk = {Bytes{1024} * static_cast<Bytes>(pick(2000, 20000)), 8e8, 4e8};
   }
@@ -183,7 +182,8 @@ TEST_CASE("where not everything is tried, chosen pipelines come near the best") 
   for (std::uint32_t seed = 0; seed < 120; ++seed) {
     INFO("seed " << seed);
     const Instance given = random_instance(seed);
-    const auto exact = choose_pipeline(given.model, given.cluster, given.profile, given.options, {});
+    const auto exact =
+        choose_pipeline(given.model, given.cluster, given.profile, given.options, {});
     const auto found =
         propose_pipeline(given.model, given.cluster, given.profile, given.options, {});
     if (!found) continue;

@@ -11,8 +11,8 @@ namespace troupe::published {
 /// Host time of one eager op of PyTorch in a training loop in Python: the one value fitted for
 /// vtrain_single_node_a100. Other tables take it from there.
 inline constexpr Seconds eager_host_per_op = 37e-6;
-/// Of what tensors hold: what PyTorch's caching allocator takes beside. A round figure, the same for
-/// all tables; no published one was found.
+/// Of what tensors hold: what PyTorch's caching allocator takes beside. A round figure, the same
+/// for all tables; no published one was found.
 inline constexpr double allocator_share = 0.1;
 
 /// A GPT of Megatron's kind from the columns hidden, layers, heads, seq, vocab.
