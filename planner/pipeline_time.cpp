@@ -22,11 +22,15 @@ class Ends {
 
 class Pipeline {
  public:
-  Pipeline(const StepCosts& costs, std::uint32_t microbatches, std::uint32_t slots)
+  Pipeline(const StepCosts& costs,
+           std::uint32_t microbatches,
+           std::uint32_t slots,
+           std::uint32_t in_flight)
       : costs_(costs),
         stages_(costs.stages.size()),
         microbatches_(microbatches),
         slots_(slots),
+        in_flight_(std::min(microbatches, in_flight)),
         forward_(stages_, microbatches),
         backward_(stages_, microbatches),
         sent_forward_(stages_, microbatches),
@@ -53,7 +57,7 @@ class Pipeline {
   std::size_t advance(std::size_t s) {
     Lane& lane = lanes_[s];
     const auto warm_up =
-        static_cast<std::uint32_t>(std::min<std::size_t>(stages_ - s, microbatches_));
+        static_cast<std::uint32_t>(std::min<std::size_t>(stages_ - s, in_flight_));
     std::size_t played = 0;
     while (lane.backwards < microbatches_) {
       const bool forward_next =
@@ -152,6 +156,7 @@ class Pipeline {
   std::size_t stages_;
   std::uint32_t microbatches_;
   std::uint32_t slots_;
+  std::uint32_t in_flight_;  ///< at most
   Ends forward_, backward_, sent_forward_, sent_backward_;
   std::vector<Lane> lanes_;
 };
@@ -161,8 +166,9 @@ class Pipeline {
 Seconds one_f_one_b_seconds(const StepCosts& costs,
                             std::uint32_t microbatches,
                             std::uint32_t transfer_slots,
-                            bool tied) {
-  return Pipeline(costs, microbatches, transfer_slots).run(tied);
+                            bool tied,
+                            std::uint32_t in_flight) {
+  return Pipeline(costs, microbatches, transfer_slots, in_flight).run(tied);
 }
 
 }  // namespace troupe

@@ -4,16 +4,19 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "planner/simulate.h"
 
 namespace troupe {
 
-/// Equal to simulated_seconds of the 1F1B schedule over as many devices as there are stages.
-/// Promise: at least one stage, microbatch and slot.
+/// Equal to simulated_seconds of the 1F1B schedule over as many devices as there are stages, where
+/// `in_flight` leaves as many microbatches as that has. Promise: at least one stage, microbatch,
+/// slot and microbatch in flight.
 Seconds one_f_one_b_seconds(const StepCosts& costs,
                             std::uint32_t microbatches,
                             std::uint32_t transfer_slots,
-                            bool tied);
+                            bool tied,
+                            std::uint32_t in_flight = std::numeric_limits<std::uint32_t>::max());
 
 }  // namespace troupe

@@ -29,6 +29,25 @@ PlanChange with_memory(DeviceId device, Strategy strategy, const PlanRequest& re
   return {fmt::format("1 GiB more on {}", changed.name), step_with(more, strategy, request)};
 }
 
+/// Nodes whose host memory holds states.
+std::set<NodeId> host_nodes(const StrategyOutcome& outcome, const ClusterSpec& cluster) {
+  std::set<NodeId> nodes;
+  if (!outcome.joint) return nodes;
+  for (const JointReplica& replica : outcome.joint->replicas)
+    for (std::size_t s = 0; s < replica.pipeline.stages.size(); ++s)
+      if (replica.pipeline.points[s].host > 0)
+        nodes.insert(cluster.devices.at(replica.pipeline.stages[s].device.index()).node);
+  return nodes;
+}
+
+PlanChange with_host_memory(NodeId node, Strategy strategy, const PlanRequest& request) {
+  ClusterSpec more = request.cluster;
+  NodeSpec& changed = more.nodes[node.index()];
+  changed.host.memory += 1_GiB;
+  return {fmt::format("1 GiB more host memory on {}", changed.name),
+          step_with(more, strategy, request)};
+}
+
 /// One more device like `example`, on its node; links as between any others.
 PlanChange with_device(const DeviceSpec& example, Strategy strategy, const PlanRequest& request) {
   ClusterSpec more = request.cluster;
@@ -53,6 +72,8 @@ PlanReasons reasons_of(const StrategyOutcome& outcome, const PlanRequest& reques
   reasons.memory_binds = first && *first < outcome.step * (1 - noticed);
   if (reasons.busiest != reasons.fullest)
     reasons.changes.push_back(with_memory(reasons.busiest, strategy, request));
+  for (const NodeId node : host_nodes(outcome, request.cluster))
+    reasons.changes.push_back(with_host_memory(node, strategy, request));
   if (strategy == Strategy::configured && !request.options.pinned.empty())
     return reasons;  // a new device would get nothing
   std::set<std::uint32_t> seen;

@@ -6,11 +6,13 @@
 #include <memory>
 #include <numeric>
 
+#include "planner/automatic.h"
 #include "planner/balanced_memory.h"
 #include "planner/counted.h"
 #include "planner/device_kinds.h"
 #include "planner/expert_strategy.h"
 #include "planner/overflow.h"
+#include "planner/pipeline_time.h"
 #include "planner/plan_checks.h"
 #include "planner/plan_measures.h"
 #include "planner/pricer.h"
@@ -94,21 +96,12 @@ StrategyOutcome memory_balanced(const PlanRequest& request) {
 
 // ---- virtual workers ----
 
-WorkerCluster worker_cluster(const PlanRequest& request, std::vector<std::uint32_t>& examples) {
-  WorkerCluster made;
-  const auto& nodes = request.cluster.nodes;
-  made.within_node = request.cluster.same_process;
-  // Nodes without a process of their own are all in one.
-  const bool apart = std::any_of(nodes.begin(), nodes.end(),
-                                 [](const NodeSpec& node) { return node.own_process; });
-  made.between_nodes = apart ? request.cluster.between_processes : request.cluster.same_process;
-  const auto kinds = device_kinds(request.cluster);
-  for (std::uint32_t d = 0; d < kinds.size(); ++d) {
-    if (kinds[d] == examples.size()) examples.push_back(d);
-    const DeviceSpec& device = request.cluster.devices[d];
-    made.devices.push_back({kinds[d], device.node, static_cast<double>(device.memory)});
-  }
-  return made;
+/// By kind: its first device.
+std::vector<std::uint32_t> examples_of(const WorkerCluster& cluster) {
+  std::vector<std::uint32_t> examples;
+  for (std::uint32_t d = 0; d < cluster.devices.size(); ++d)
+    if (cluster.devices[d].kind == examples.size()) examples.push_back(d);
+  return examples;
 }
 
 /// Microbatches that a stage keeps, and of which it keeps a part until their W, where a pipeline
@@ -170,8 +163,8 @@ std::vector<StagePlan> stages_of(const VirtualWorker& worker) {
 Result<VirtualWorker> least_slowest(const PlanRequest& request,
                                     const std::vector<std::uint32_t>& members) {
   constexpr std::uint32_t most_counts = 24;
-  std::vector<std::uint32_t> examples;
-  const WorkerCluster cluster = worker_cluster(request, examples);
+  const WorkerCluster cluster = worker_cluster(request.cluster);
+  const std::vector<std::uint32_t> examples = examples_of(cluster);
   WorkerCosts costs = worker_costs(request, examples);
   const ScheduleKind schedule = request.options.schedule;
   const auto most =
@@ -213,13 +206,24 @@ double memory_share(const WorkerCluster& cluster,
          device.memory_bytes;
 }
 
+/// What a worker takes for its share of the step, played as 1F1B with its microbatches in flight.
+Seconds played(const PlanRequest& request, const VirtualWorker& worker) {
+  const StepCosts costs = step_costs(stages_of(worker), request.cluster, request.model,
+                                     request.profile, request.options.shape.compute);
+  return one_f_one_b_seconds(costs, worker.share, request.options.transfer_slots,
+                             request.model.tied, worker.in_flight);
+}
+
 /// Workers side by side, by the clock of their slowest.
-StrategyOutcome side_by_side(const WorkerCluster& cluster,
+StrategyOutcome side_by_side(const PlanRequest& request,
+                             const WorkerCluster& cluster,
                              const WorkerCosts& costs,
                              WorkerPlan workers) {
   StrategyOutcome outcome;
   outcome.strategy = Strategy::hetpipe;
-  outcome.step = workers.step;
+  for (const VirtualWorker& worker : workers.workers)
+    if (worker.share > 0) outcome.step = std::max(outcome.step, played(request, worker));
+  outcome.step += workers.synchronise;
   Seconds busy = 0;
   for (const VirtualWorker& worker : workers.workers) {
     if (worker.share == 0) continue;
@@ -260,8 +264,8 @@ StrategyOutcome one_worker(const PlanRequest& request, const VirtualWorker& work
 }
 
 StrategyOutcome hetpipe(const PlanRequest& request) {
-  std::vector<std::uint32_t> examples;
-  const WorkerCluster cluster = worker_cluster(request, examples);
+  const WorkerCluster cluster = worker_cluster(request.cluster);
+  const std::vector<std::uint32_t> examples = examples_of(cluster);
   WorkerCosts costs = worker_costs(request, examples);
   costs.stage_bytes = stage_bytes(request, ScheduleKind::one_f_one_b, layer_count(request.model));
   std::optional<StrategyOutcome> best;
@@ -276,8 +280,8 @@ StrategyOutcome hetpipe(const PlanRequest& request) {
       const auto& all = workers->workers;
       const auto first = std::find_if(all.begin(), all.end(), works);
       const bool alone = std::none_of(std::next(first), all.end(), works);
-      outcome =
-          alone ? one_worker(request, *first) : side_by_side(cluster, costs, std::move(*workers));
+      outcome = alone ? one_worker(request, *first)
+                      : side_by_side(request, cluster, costs, std::move(*workers));
     }
     if (!best || (!outcome.refused && (best->refused || outcome.step < best->step)) ||
         (outcome.refused && best->refused))
@@ -342,7 +346,7 @@ StrategyOutcome run_strategy(Strategy strategy, const PlanRequest& request) {
     case Strategy::memory_balanced: return memory_balanced(open);
     case Strategy::zebra: return zebra_outcome(open);
     case Strategy::expert_parallel: return expert_parallel_outcome(open);
-    case Strategy::automatic:
+    case Strategy::automatic: return automatic_outcome(open);
     case Strategy::configured: break;
   }
   auto plan = make_plan(open.model, open.cluster, open.profile, options, open.profile_at);

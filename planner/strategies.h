@@ -11,8 +11,11 @@
 ///                    where most microbatches are in flight
 ///   zebra            attention and experts on different devices: Wu et al. 2025 (arXiv:2504.03871)
 ///   expert-parallel  every device its share of the tokens and of each layer's experts, by speed
-///   auto             the planner's own search
-///   configured       the plan that trains: the pinned stages where there are some, else auto's
+///   auto             the quickest of everything that can be priced, what does not train yet
+///                    included (planner/automatic.h)
+///   configured       the plan that trains: the pinned stages where there are some, else the
+///   planner's
+///                    own search
 #pragma once
 
 #include <optional>
@@ -21,6 +24,7 @@
 #include <vector>
 
 #include "planner/expert_plan.h"
+#include "planner/joint_plan.h"
 #include "planner/plan.h"
 #include "planner/virtual_workers.h"
 
@@ -60,6 +64,7 @@ struct StrategyOutcome {
   std::optional<Plan> plan;
   std::optional<WorkerPlan> workers;
   std::optional<ExpertPlan> experts;
+  std::optional<JointPlan> joint;
   Seconds step = 0;
   DeviceId slowest;  ///< the device that computes longest
   Seconds slowest_busy = 0;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "planner/device_kinds.h"
 #include "planner/printable.h"
 
 namespace troupe {
@@ -70,41 +71,6 @@ std::size_t common_divisor(const KindDevices& kinds) {
   std::size_t divisor = 0;
   for (const auto& devices : kinds) divisor = std::gcd(divisor, devices.size());
   return divisor;
-}
-
-Seconds exchange_seconds(const WorkerCluster& cluster,
-                         const WorkerCosts& costs,
-                         const std::vector<VirtualWorker>& workers) {
-  if (workers.size() < 2) return 0;
-  std::vector<std::set<NodeId>> holders(costs.layers.size());
-  std::set<NodeId> nodes;
-  const auto each_layer = [&](const auto& visit) {
-    for (const VirtualWorker& worker : workers)
-      for (const WorkerStage& stage : worker.stages)
-        for (std::uint32_t layer = stage.first; layer < stage.last; ++layer)
-          visit(stage.device, layer);
-  };
-  each_layer([&](std::uint32_t device, std::uint32_t layer) {
-    holders[layer].insert(cluster.devices[device].node);
-    nodes.insert(cluster.devices[device].node);
-  });
-  const double remote = 1 - 1 / static_cast<double>(nodes.size());
-  std::map<NodeId, double> network;      // bytes
-  std::map<std::uint32_t, double> near;  // by device
-  each_layer([&](std::uint32_t device, std::uint32_t layer) {
-    const double bytes = 2 * costs.layers[layer].gradient_bytes;
-    if (holders[layer].size() == 1) {
-      near[device] += bytes;
-    } else {
-      network[cluster.devices[device].node] += remote * bytes;
-    }
-  });
-  Seconds longest = 0;
-  for (const auto& [node, bytes] : network)
-    longest = std::max(longest, link_seconds(cluster.between_nodes, bytes));
-  for (const auto& [device, bytes] : near)
-    longest = std::max(longest, link_seconds(cluster.within_node, bytes));
-  return longest;
 }
 
 /// The worker with the shortest period over its microbatches in flight. More in flight take more
@@ -169,6 +135,55 @@ Result<std::vector<std::vector<std::uint32_t>>> allocate_workers(const WorkerClu
     case WorkerAllocation::single: deal(kinds, 1, out); break;
   }
   return out;
+}
+
+Seconds exchange_seconds(const WorkerCluster& cluster,
+                         const WorkerCosts& costs,
+                         const std::vector<VirtualWorker>& workers) {
+  if (workers.size() < 2) return 0;
+  std::vector<std::set<NodeId>> holders(costs.layers.size());
+  std::set<NodeId> nodes;
+  const auto each_layer = [&](const auto& visit) {
+    for (const VirtualWorker& worker : workers)
+      for (const WorkerStage& stage : worker.stages)
+        for (std::uint32_t layer = stage.first; layer < stage.last; ++layer)
+          visit(stage.device, layer);
+  };
+  each_layer([&](std::uint32_t device, std::uint32_t layer) {
+    holders[layer].insert(cluster.devices[device].node);
+    nodes.insert(cluster.devices[device].node);
+  });
+  const double remote = 1 - 1 / static_cast<double>(nodes.size());
+  std::map<NodeId, double> network;      // bytes
+  std::map<std::uint32_t, double> near;  // by device
+  each_layer([&](std::uint32_t device, std::uint32_t layer) {
+    const double bytes = 2 * costs.layers[layer].gradient_bytes;
+    if (holders[layer].size() == 1) {
+      near[device] += bytes;
+    } else {
+      network[cluster.devices[device].node] += remote * bytes;
+    }
+  });
+  Seconds longest = 0;
+  for (const auto& [node, bytes] : network)
+    longest = std::max(longest, link_seconds(cluster.between_nodes, bytes));
+  for (const auto& [device, bytes] : near)
+    longest = std::max(longest, link_seconds(cluster.within_node, bytes));
+  return longest;
+}
+
+WorkerCluster worker_cluster(const ClusterSpec& cluster) {
+  WorkerCluster made;
+  made.within_node = cluster.same_process;
+  // Nodes without a process of their own are all in one.
+  const bool apart = std::any_of(cluster.nodes.begin(), cluster.nodes.end(),
+                                 [](const NodeSpec& node) { return node.own_process; });
+  made.between_nodes = apart ? cluster.between_processes : cluster.same_process;
+  const auto kinds = device_kinds(cluster);
+  for (std::size_t d = 0; d < kinds.size(); ++d)
+    made.devices.push_back({kinds[d], cluster.devices[d].node,
+                            static_cast<double>(cluster.devices[d].memory)});
+  return made;
 }
 
 std::vector<std::uint32_t> share_microbatches(std::uint32_t total,

@@ -65,6 +65,15 @@ Result<WorkerPlan> best_workers(const WorkerCluster& cluster,
                                 const WorkerCosts& costs,
                                 std::uint32_t microbatches);
 
+/// The cluster as workers see it: kinds are those of device_kinds.
+WorkerCluster worker_cluster(const ClusterSpec& cluster);
+
+/// Of pushing and pulling all gradients once, as `WorkerPlan::synchronise`. Of the arguments, the
+/// devices' nodes, the links, the layers' gradients and the workers' stages count.
+Seconds exchange_seconds(const WorkerCluster& cluster,
+                         const WorkerCosts& costs,
+                         const std::vector<VirtualWorker>& workers);
+
 /// Shares of `total` microbatches for which max over workers of fill + share x period is least.
 /// A worker without a share does not count. Promise: as many fills as periods, at least one.
 std::vector<std::uint32_t> share_microbatches(std::uint32_t total,

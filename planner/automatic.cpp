@@ -1,0 +1,90 @@
+#include "planner/automatic.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "planner/counted.h"
+#include "planner/plan_choice.h"
+
+namespace troupe {
+namespace {
+
+/// Relative difference of step times below which the plan that trains wins.
+constexpr double same_time = 1e-9;
+
+StrategyOutcome trained(const PlanRequest& request) {
+  auto plan = choose_plan(request.model, request.cluster, request.profile, request.options,
+                          request.profile_at);
+  if (plan) return measured_outcome(Strategy::automatic, std::move(*plan), request.cluster);
+  StrategyOutcome refused;
+  refused.refused = plan.error();
+  return refused;
+}
+
+/// The strategies whose plans neither the planner's search nor joint_plan holds.
+constexpr Strategy others[] = {Strategy::hetpipe, Strategy::zebra, Strategy::expert_parallel};
+
+}  // namespace
+
+StrategyOutcome joint_outcome(JointPlan plan, const ClusterSpec& cluster) {
+  StrategyOutcome outcome;
+  outcome.strategy = Strategy::automatic;
+  outcome.step = plan.step;
+  Seconds all = 0;
+  for (const JointReplica& replica : plan.replicas)
+    for (std::size_t s = 0; s < replica.pipeline.stages.size(); ++s) {
+      const StagePoint& point = replica.pipeline.points[s];
+      const DeviceId device = replica.pipeline.stages[s].device;
+      const LayerSeconds& one = point.seconds;
+      const LayerSeconds& waits = point.waits;
+      const Seconds busy =
+          replica.microbatches * (one.forward + one.backward_input + one.backward_weight -
+                                  waits.forward - waits.backward_input) +
+          one.norm + one.update - waits.norm - waits.update;
+      all += busy;
+      ++outcome.devices_used;
+      if (busy > outcome.slowest_busy) {
+        outcome.slowest_busy = busy;
+        outcome.slowest = device;
+      }
+      const double share = static_cast<double>(point.memory.total()) /
+                           static_cast<double>(cluster.devices.at(device.index()).memory);
+      if (share <= outcome.memory_share) continue;
+      outcome.memory_share = share;
+      outcome.fullest = device;
+    }
+  outcome.bubble = 1 - all / std::max(outcome.devices_used * outcome.step, 1e-300);
+  outcome.joint = std::move(plan);
+  return outcome;
+}
+
+std::string untrained_text(const JointPlan& plan, const ClusterSpec& cluster) {
+  std::string text;
+  if (plan.replicas.size() > 1) text = counted(plan.replicas.size(), "replica");
+  for (const JointReplica& replica : plan.replicas)
+    for (std::size_t s = 0; s < replica.pipeline.stages.size(); ++s) {
+      const StageChoices& choices = replica.pipeline.points[s].choices;
+      if (choices.plain()) continue;
+      const DeviceId device = replica.pipeline.stages[s].device;
+      text += fmt::format("{}{}: {}", text.empty() ? "" : "; ",
+                          cluster.devices.at(device.index()).name, to_text(choices));
+    }
+  return text;
+}
+
+StrategyOutcome automatic_outcome(const PlanRequest& request) {
+  StrategyOutcome best = trained(request);
+  const auto offer = [&best](StrategyOutcome other) {
+    if (other.refused || (!best.refused && other.step >= best.step * (1 - same_time))) return;
+    other.strategy = Strategy::automatic;
+    best = std::move(other);
+  };
+  if (auto joint = joint_plan(request.model, request.cluster, request.profile, request.options,
+                              request.profile_at))
+    offer(joint_outcome(std::move(*joint), request.cluster));
+  for (const Strategy strategy : others) offer(run_strategy(strategy, request));
+  return best;
+}
+
+}  // namespace troupe
