@@ -6,11 +6,13 @@
 
 #include "actors/launch.h"
 #include "apps/config_arguments.h"
+#include "apps/joint_tables.h"
 #include "apps/plan_inputs.h"
 #include "apps/plan_page.h"
 #include "apps/plan_tables.h"
 #include "apps/small_file.h"
 #include "apps/strategy_tables.h"
+#include "planner/automatic.h"
 #include "planner/counted.h"
 #include "planner/plan_choice.h"
 
@@ -83,11 +85,14 @@ void print_plan(const Plan& plan, const ClusterSpec& cluster, const Console& con
   console.out << '\n' << sources_text(cluster);
 }
 
-void print_workers(const WorkerPlan& workers, const ClusterSpec& cluster, const Console& console) {
+void print_workers(const StrategyOutcome& outcome,
+                   const ClusterSpec& cluster,
+                   const Console& console) {
+  const WorkerPlan& workers = *outcome.workers;
   console.out << fmt::format(
       "{} virtual workers (allocation {}), predicted step {}, of which {} exchange of gradients\n"
       "replicas are priced, they do not train yet\n\n",
-      workers.workers.size(), to_string(workers.allocation), format_seconds(workers.step),
+      workers.workers.size(), to_string(workers.allocation), format_seconds(outcome.step),
       format_seconds(workers.synchronise));
   console.out << worker_table(workers, cluster).to_text() << '\n' << sources_text(cluster);
 }
@@ -108,6 +113,8 @@ nlohmann::json why_json(const StrategyOutcome& outcome,
                         const PlanRequest& request) {
   nlohmann::json out{
       {"reasons", reasons_json(reasons_of(outcome, request), outcome.step, request.cluster)}};
+  if (outcome.strategy == Strategy::configured)
+    out["auto"] = automatic_json(run_strategy(Strategy::automatic, request), request.cluster);
   if (open.microbatches || open.schedule)
     out["left_open"] = choices_json(step_choices(request, open));
   return out;
@@ -119,7 +126,9 @@ void print_json(const StrategyOutcome& outcome,
                 bool why,
                 const Console& console) {
   nlohmann::json out = why ? why_json(outcome, open, request) : nlohmann::json::object();
-  if (outcome.workers) {
+  if (outcome.joint) {
+    out["joint"] = joint_json(*outcome.joint, request.cluster);
+  } else if (outcome.workers) {
     out["step_seconds"] = outcome.step;
     out["workers"] = worker_table(*outcome.workers, request.cluster).to_json();
   } else if (outcome.experts) {
@@ -150,14 +159,27 @@ ExitCode print_outcome(const StrategyOutcome& outcome,
     print_plan(*outcome.plan, request.cluster, console);
   else if (outcome.experts)
     print_experts(*outcome.experts, request.cluster, console);
+  else if (outcome.joint)
+    console.out << joint_text(*outcome.joint, request.cluster) << '\n'
+                << sources_text(request.cluster);
   else
-    print_workers(*outcome.workers, request.cluster, console);
+    print_workers(outcome, request.cluster, console);
   if (!arguments.why) return ExitCode::success;
   console.out << '\n' << reasons_text(reasons_of(outcome, request), outcome.step, request.cluster);
   if (open.microbatches || open.schedule)
     console.out << choices_text(step_choices(request, open), outcome.step);
+  if (outcome.strategy == Strategy::configured)
+    console.out << automatic_text(run_strategy(Strategy::automatic, request), outcome.step,
+                                  request.cluster);
   if (outcome.plan) console.out << '\n' << reasons_text(*outcome.plan);
   return ExitCode::success;
+}
+
+/// Whatever was open of the step stays so for `auto`, which chooses over everything at once.
+PlanOptions open_options(const LoadedConfig& config, PlanOptions options) {
+  options.choose_microbatches = config.spec.plan.choose_microbatches;
+  options.choose_schedule = config.spec.plan.choose_schedule;
+  return options;
 }
 
 /// Success where anything can be played, else does_not_fit where anything is only too large.
@@ -175,29 +197,24 @@ ExitCode compare(const LoadedConfig& config,
                  const std::vector<Strategy>& strategies,
                  bool json,
                  const Console& console) {
+  const PlanOptions options = open_options(config, request.options);
+  const PlanRequest all{request.model, request.cluster, request.profile, options,
+                        request.profile_at};
   std::vector<StrategyOutcome> outcomes;
-  for (const Strategy strategy : strategies) {
-    // Without pins the configuration's own plan is the automatic one, which need not be made twice.
-    const auto same = std::find_if(outcomes.begin(), outcomes.end(), [&](const auto& one) {
-      return strategy == Strategy::automatic && request.options.pinned.empty() &&
-             one.strategy == Strategy::configured;
-    });
-    outcomes.push_back(same == outcomes.end() ? run_strategy(strategy, request) : *same);
-    outcomes.back().strategy = strategy;
-  }
+  for (const Strategy strategy : strategies)
+    outcomes.push_back(run_strategy(strategy, strategy == Strategy::automatic ? all : request));
   const Table table = strategy_table(outcomes, request.cluster);
   if (!json) print_looked_at(config, console);
   if (json)
     console.out << table.to_json().dump(2) << '\n';
   else
-    console.out
-        << fmt::format("schedule {}, {} of {}\n\n", to_string(request.options.schedule),
-                       counted(request.options.shape.microbatch_count, "microbatch"),
-                       counted(request.options.shape.microbatch_size, "sequence"))
-        << table.to_text()
-        << "\nbusy, bubble: shares of the step; memory: of the fullest device; configured: "
-           "the plan that trains;\nreplicas, zebra and expert-parallel are priced, they do not "
-           "train yet\n";
+    console.out << fmt::format("schedule {}, {} of {}\n\n", to_string(request.options.schedule),
+                               counted(request.options.shape.microbatch_count, "microbatch"),
+                               counted(request.options.shape.microbatch_size, "sequence"))
+                << table.to_text()
+                << "\nbusy, bubble: shares of the step; memory: of the fullest device; configured: "
+                   "the plan that trains;\nwhat does not train yet is priced\n"
+                << automatic_line(outcomes, request.cluster);
   return code_of(outcomes);
 }
 
@@ -222,9 +239,32 @@ Result<ClusterSpec> settled_cluster(const PlanInputs& inputs, RunSpec& spec) {
     return inputs.cluster();
   }
   const auto planned = inputs.plan();
+  if (!planned && planned.error().code == ErrorCode::does_not_fit) {
+    // Another strategy may fit, with the step as it is written.
+    spec.plan.shape = spec.shape;
+    spec.plan.choose_microbatches = spec.plan.choose_schedule = false;
+    return inputs.cluster();
+  }
   if (!planned) return planned.error();
   spec = settled(std::move(spec), planned->plan);
   return planned->cluster;
+}
+
+/// A plan that does not fit, with what would: host memory, a disk, recomputation.
+Error with_way_out(Error error, const LoadedConfig& config, const PlanInputs& inputs) {
+  if (error.code != ErrorCode::does_not_fit || !config.spec.plan.pinned.empty()) return error;
+  const auto cluster = inputs.cluster();
+  if (!cluster) return error;
+  const ModelProfile profile = inputs.profile_at(config.spec.shape);
+  PlanOptions options = config.spec.plan;
+  options.shape = config.spec.shape;
+  const auto joint = joint_plan(config.spec.model, *cluster, profile, options,
+                                [&](const StepShape& shape) { return inputs.profile_at(shape); });
+  if (joint)
+    error.text +=
+        fmt::format("; priced, but it does not train yet: {} ({} a step; --strategy auto)",
+                    untrained_text(*joint, *cluster), format_seconds(joint->step));
+  return error;
 }
 
 /// Flags that would say nothing together.
@@ -264,6 +304,7 @@ ExitCode plan_otherwise(const LoadedConfig& config,
   const ModelProfile profile = profile_at(spec.shape);
   const PlanRequest request{spec.model, *cluster, profile, spec.plan, profile_at};
   if (arguments.compares) return compare(config, request, compared, arguments.json, console);
+  if (strategy == Strategy::automatic) spec.plan = open_options(config, spec.plan);
   StrategyOutcome outcome = run_strategy(strategy, request);
   if (outcome.refused) return report_error(*outcome.refused, console);
   inputs.add_note(outcome.plan);
@@ -287,7 +328,7 @@ ExitCode plan(const ConfigArguments& file, const PlanArguments& arguments, const
     return plan_otherwise(*loaded, *strategy, *compared, arguments, console);
   const PlanInputs inputs(*loaded);
   const auto planned = inputs.plan();
-  if (!planned) return report_error(planned.error(), console);
+  if (!planned) return report_error(with_way_out(planned.error(), *loaded, inputs), console);
   const RunSpec spec = settled(loaded->spec, planned->plan);
   if (const Status written = write_page(arguments, *loaded, spec, *planned); !written)
     return report_error(written.error(), console);

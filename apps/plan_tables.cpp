@@ -9,10 +9,6 @@
 namespace troupe {
 namespace {
 
-TableCell bytes_cell(Bytes bytes) {
-  return {bytes == 0 ? "-" : format_bytes(bytes), bytes};
-}
-
 const DeviceRow* row_of(const MeasuredRun& measured, std::size_t device) {
   for (const DeviceRow& row : measured.devices)
     if (row.device.index() == device) return &row;
@@ -20,6 +16,10 @@ const DeviceRow* row_of(const MeasuredRun& measured, std::size_t device) {
 }
 
 }  // namespace
+
+TableCell bytes_cell(Bytes bytes) {
+  return {bytes == 0 ? "-" : format_bytes(bytes), bytes};
+}
 
 MeasuredRun measure_steps(const std::vector<StepRow>& steps) {
   MeasuredRun out;

@@ -20,6 +20,8 @@ struct MeasuredRun {
 /// The median step time and the largest peaks of some steps.
 MeasuredRun measure_steps(const std::vector<StepRow>& steps);
 
+/// "1.50 GiB"; "-" of none.
+TableCell bytes_cell(Bytes bytes);
 /// One row per stage: layers, device, microbatches in flight.
 Table stage_table(const Plan& plan, const ClusterSpec& cluster);
 /// One row per device: bytes by category, total, cap, headroom, measured peak where there is one.

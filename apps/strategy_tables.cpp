@@ -1,4 +1,5 @@
 #include "apps/strategy_tables.h"
+#include "planner/automatic.h"
 #include "planner/counted.h"
 
 #include <fmt/format.h>
@@ -41,6 +42,27 @@ std::string choice_text(const StepChoice& choice) {
                      choice.recompute ? ", activations computed again" : "");
 }
 
+std::size_t replicas_of(const StrategyOutcome& outcome) {
+  if (outcome.joint) return outcome.joint->replicas.size();
+  if (!outcome.workers) return 1;
+  const auto& all = outcome.workers->workers;
+  return static_cast<std::size_t>(std::count_if(
+      all.begin(), all.end(), [](const VirtualWorker& worker) { return worker.share > 0; }));
+}
+
+/// "2 replicas", "t4: optimizer in host memory".
+std::string way_of(const StrategyOutcome& outcome, const ClusterSpec& cluster) {
+  if (outcome.plan)
+    return fmt::format("one pipeline, schedule {}", to_string(outcome.plan->schedule_kind));
+  if (outcome.experts) return outcome.experts->zebra ? "as zebra does" : "as expert-parallel does";
+  if (!outcome.joint) return counted(replicas_of(outcome), "replica");
+  const std::string text = untrained_text(*outcome.joint, cluster);
+  const std::string shape =
+      fmt::format("{} of {}", counted(outcome.joint->shape.microbatch_count, "microbatch"),
+                  outcome.joint->shape.microbatch_size);
+  return shape + (text.empty() ? ", one pipeline" : ", " + text);
+}
+
 }  // namespace
 
 Table strategy_table(const std::vector<StrategyOutcome>& outcomes, const ClusterSpec& cluster) {
@@ -53,6 +75,7 @@ Table strategy_table(const std::vector<StrategyOutcome>& outcomes, const Cluster
                {"memory", "peak_memory_share", true},
                {"devices", "devices_used", true},
                {"replicas", "replicas", true},
+               {"trains", "trains", false},
                {"refused because", "refused", false}});
   Seconds best = 0;
   for (const StrategyOutcome& one : outcomes)
@@ -62,15 +85,13 @@ Table strategy_table(const std::vector<StrategyOutcome>& outcomes, const Cluster
     if (one.refused) {
       const TableCell none{"-", nullptr};
       const std::string reason = short_reason(*one.refused);
-      table.add({{name, name}, none, none, none, none, none, none, none, none, {reason, reason}});
+      table.add(
+          {{name, name}, none, none, none, none, none, none, none, none, none, {reason, reason}});
       continue;
     }
     const std::string& slowest = cluster.devices.at(one.slowest.index()).name;
-    const std::size_t replicas =
-        one.workers ? static_cast<std::size_t>(std::count_if(
-                          one.workers->workers.begin(), one.workers->workers.end(),
-                          [](const VirtualWorker& worker) { return worker.share > 0; }))
-                    : 1;
+    const std::size_t replicas = replicas_of(one);
+    const bool trains = one.plan.has_value();
     table.add({{name, name},
                {format_seconds(one.step), one.step},
                {fmt::format("{:+.1f} %", 100 * (one.step / best - 1)), one.step / best - 1},
@@ -80,6 +101,7 @@ Table strategy_table(const std::vector<StrategyOutcome>& outcomes, const Cluster
                share_cell(one.memory_share),
                {fmt::format("{}", one.devices_used), one.devices_used},
                {fmt::format("{}", replicas), replicas},
+               {trains ? "yes" : "no", trains},
                {"", nullptr}});
   }
   return table;
@@ -191,6 +213,29 @@ nlohmann::json reasons_json(const PlanReasons& reasons, Seconds step, const Clus
           {"fullest_device", cluster.devices.at(reasons.fullest.index()).name},
           {"fullest_share", reasons.share},
           {"changes", list}};
+}
+
+std::string automatic_text(const StrategyOutcome& outcome,
+                           Seconds step,
+                           const ClusterSpec& cluster) {
+  if (outcome.refused || outcome.plan) return "";
+  return fmt::format("with what is priced and does not train yet: {}: {} (--strategy auto)\n",
+                     way_of(outcome, cluster), change_text(outcome.step, step));
+}
+
+nlohmann::json automatic_json(const StrategyOutcome& outcome, const ClusterSpec& cluster) {
+  if (outcome.refused) return nullptr;
+  return {{"step_seconds", outcome.step},
+          {"trains", outcome.plan.has_value()},
+          {"what", way_of(outcome, cluster)}};
+}
+
+std::string automatic_line(const std::vector<StrategyOutcome>& outcomes,
+                           const ClusterSpec& cluster) {
+  for (const StrategyOutcome& one : outcomes)
+    if (one.strategy == Strategy::automatic && !one.refused)
+      return fmt::format("auto: {}\n", way_of(one, cluster));
+  return "";
 }
 
 nlohmann::json choices_json(const std::vector<StepChoice>& choices) {

@@ -24,6 +24,15 @@ nlohmann::json expert_json(const ExpertPlan& plan, const ClusterSpec& cluster);
 /// What binds, and what changes would buy.
 std::string reasons_text(const PlanReasons& reasons, Seconds step, const ClusterSpec& cluster);
 nlohmann::json reasons_json(const PlanReasons& reasons, Seconds step, const ClusterSpec& cluster);
+/// What everything that can be priced would buy beside a step that trains: one line, empty where it
+/// buys nothing.
+std::string automatic_text(const StrategyOutcome& outcome,
+                           Seconds step,
+                           const ClusterSpec& cluster);
+nlohmann::json automatic_json(const StrategyOutcome& outcome, const ClusterSpec& cluster);
+/// What `auto` does, below a table that it is in.
+std::string automatic_line(const std::vector<StrategyOutcome>& outcomes,
+                           const ClusterSpec& cluster);
 /// What would be chosen of what the configuration leaves open, beside the step as it is.
 std::string choices_text(const std::vector<StepChoice>& choices, Seconds step);
 /// All of them, the quickest first.

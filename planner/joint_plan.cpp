@@ -139,8 +139,8 @@ class ShapeSearch {
         kinds_(device_kinds(cluster)) {
     for (const DeviceSpec& device : cluster.devices) {
       const LayerSeconds one = layer_seconds(device, profile.block, options.shape.compute);
-      speed_.push_back(
-          1 / std::max(one.forward + one.backward_input + one.backward_weight, 1e-300));
+      speed_.push_back(1 /
+                       std::max(one.forward + one.backward_input + one.backward_weight, 1e-300));
     }
     exact_ = cluster.devices.size() <= few_devices && all_ <= few_microbatches;
   }
@@ -208,9 +208,9 @@ class ShapeSearch {
   /// The step of a replica with so many microbatches.
   Seconds seconds(Replica& replica, std::uint32_t microbatches) {
     if (microbatches == 0) return 0;
-    const bool enough = replica.pipeline != nullptr &&
-                        (microbatches <= replica.made_for ||
-                         replica.made_for >= replica.pipeline->stages.size());
+    const bool enough =
+        replica.pipeline != nullptr &&
+        (microbatches <= replica.made_for || replica.made_for >= replica.pipeline->stages.size());
     if (every_share() || !enough) {
       const auto& made = pipeline(*replica.group, microbatches);
       if (every_share()) return made ? made->step : never;
@@ -228,8 +228,8 @@ class ShapeSearch {
     std::vector<Seconds> next;
     for (Replica& one : replicas) next.push_back(seconds(one, 1));
     for (std::uint32_t m = 0; m < all_; ++m) {
-      const auto first = static_cast<std::size_t>(
-          std::min_element(next.begin(), next.end()) - next.begin());
+      const auto first =
+          static_cast<std::size_t>(std::min_element(next.begin(), next.end()) - next.begin());
       if (next[first] == never) return false;
       ++replicas[first].share;
       next[first] = seconds(replicas[first], replicas[first].share + 1);
@@ -287,7 +287,8 @@ class ShapeSearch {
       if (made.step > best_->step * (1 + 1e-9)) runner_up_ = std::min(runner_up_, made.step);
       return;
     }
-    if (best_ && best_->step > made.step * (1 + 1e-9)) runner_up_ = std::min(runner_up_, best_->step);
+    if (best_ && best_->step > made.step * (1 + 1e-9))
+      runner_up_ = std::min(runner_up_, best_->step);
     best_ = std::move(made);
   }
 
@@ -368,8 +369,7 @@ std::optional<JointPlan> joint_plan(const ModelSpec& model,
                                     StageFreedom freedom) {
   std::optional<JointPlan> best;
   const bool open = options.choose_microbatches && profile_at;
-  for (const StepShape& shape :
-       open ? tried_shapes(options.shape) : std::vector{options.shape}) {
+  for (const StepShape& shape : open ? tried_shapes(options.shape) : std::vector{options.shape}) {
     const ModelProfile own = shape == options.shape ? profile : profile_at(shape);
     const ClusterSpec at_shape = with_microbatches(cluster, profile, own, shape.microbatch_size);
     // That bound lets no more devices work than there are layers.

@@ -22,8 +22,8 @@ struct JointReplica {
 struct JointPlan {
   StepShape shape;
   std::vector<JointReplica> replicas;
-  Seconds exchange = 0;  ///< of gradients between replicas (virtual_workers.h), beside nothing
-  Seconds step = 0;      ///< the slowest replica and the exchange
+  Seconds exchange = 0;       ///< of gradients between replicas (virtual_workers.h), beside nothing
+  Seconds step = 0;           ///< the slowest replica and the exchange
   std::size_t groupings = 0;  ///< ways to divide the devices that were looked at
   bool exact = false;         ///< these were all, and all pipelines are exact
   Seconds runner_up = 0;      ///< of the best of another grouping or shape; 0: there is none

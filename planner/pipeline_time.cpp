@@ -56,8 +56,7 @@ class Pipeline {
   /// Plays what can be played of a stage's lane; returns how many actions.
   std::size_t advance(std::size_t s) {
     Lane& lane = lanes_[s];
-    const auto warm_up =
-        static_cast<std::uint32_t>(std::min<std::size_t>(stages_ - s, in_flight_));
+    const auto warm_up = static_cast<std::uint32_t>(std::min<std::size_t>(stages_ - s, in_flight_));
     std::size_t played = 0;
     while (lane.backwards < microbatches_) {
       const bool forward_next =

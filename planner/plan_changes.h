@@ -27,8 +27,9 @@ struct PlanReasons {
 };
 
 /// Plans again by the same strategy with 1 GiB more on the fullest device, the same on the busiest
-/// where that is another one, on hosts whose memory is in use, and one more device of each kind beside the first of its kind. As
-/// slow as so many plans. `outcome` is what its strategy answered to the request; not a refusal.
+/// where that is another one, on hosts whose memory is in use, and one more device of each kind
+/// beside the first of its kind. As slow as so many plans. `outcome` is what its strategy answered
+/// to the request; not a refusal.
 PlanReasons reasons_of(const StrategyOutcome& outcome, const PlanRequest& request);
 
 }  // namespace troupe

@@ -181,8 +181,8 @@ WorkerCluster worker_cluster(const ClusterSpec& cluster) {
   made.between_nodes = apart ? cluster.between_processes : cluster.same_process;
   const auto kinds = device_kinds(cluster);
   for (std::size_t d = 0; d < kinds.size(); ++d)
-    made.devices.push_back({kinds[d], cluster.devices[d].node,
-                            static_cast<double>(cluster.devices[d].memory)});
+    made.devices.push_back(
+        {kinds[d], cluster.devices[d].node, static_cast<double>(cluster.devices[d].memory)});
   return made;
 }
 

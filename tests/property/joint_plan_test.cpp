@@ -83,8 +83,7 @@ Seconds brute_force(const Instance& given) {
   WorkerCosts costs;
   for (std::uint32_t l = 0; l < layer_count(given.model); ++l) {
     WorkerLayer layer;
-    layer.gradient_bytes =
-        static_cast<double>(given.profile.layer(given.model, l).gradient_bytes);
+    layer.gradient_bytes = static_cast<double>(given.profile.layer(given.model, l).gradient_bytes);
     costs.layers.push_back(layer);
   }
   Seconds best = std::numeric_limits<Seconds>::infinity();
@@ -92,8 +91,8 @@ Seconds brute_force(const Instance& given) {
   const std::function<void(std::uint32_t, std::uint32_t, Seconds)> extend =
       [&](std::uint32_t left, std::uint32_t microbatches, Seconds slowest) {
         if (microbatches == 0)
-          best = std::min(best, slowest + exchange_seconds(worker_cluster(given.cluster), costs,
-                                                           workers));
+          best = std::min(
+              best, slowest + exchange_seconds(worker_cluster(given.cluster), costs, workers));
         // Every set of devices that are left, with every share.
         for (std::uint32_t set = left; set > 0 && microbatches > 0; set = (set - 1) & left)
           for (std::uint32_t m = 1; m <= microbatches; ++m) {
@@ -142,8 +141,8 @@ TEST_CASE("replicas, shares and stages are chosen together as well as all of the
     CHECK(shared == given.options.shape.microbatch_count);
     CHECK(std::all_of(uses.begin(), uses.end(), [](int n) { return n <= 1; }));
   }
-  INFO("compared " << compared << ", equal " << equal << ", replicated " << replicated
-                   << ", tiers " << tiers << ", excess " << excess);
+  INFO("compared " << compared << ", equal " << equal << ", replicated " << replicated << ", tiers "
+                   << tiers << ", excess " << excess);
   CHECK(compared > 60);
   CHECK(replicated > 15);
   CHECK(tiers > 15);

@@ -29,7 +29,8 @@ Problem random_problem(std::uint32_t seed) {
   std::vector<double> speeds(static_cast<std::size_t>(pick(1, 7)));
   for (double& speed : speeds) speed = pick(1, 3);
   Problem made{small_model(static_cast<std::uint32_t>(pick(2, 8))), cluster_of(speeds),
-               round_profile(pick(2, 20) / 10.0), options_of(static_cast<std::uint32_t>(pick(2, 9)))};
+               round_profile(pick(2, 20) / 10.0),
+               options_of(static_cast<std::uint32_t>(pick(2, 9)))};
   for (DeviceSpec& device : made.cluster.devices)
     device.memory = Bytes{1024} * static_cast<Bytes>(pick(1500, 6000));
   if (pick(0, 1) > 0) {

@@ -100,7 +100,8 @@ TEST_CASE("even: as many layers on every device, in the cluster's order") {
   CHECK(run_strategy(Strategy::even, few.request()).plan->stages.size() == 3);
 }
 
-TEST_CASE("edgepipe has the least slowest stage, configured the least step, of all single pipelines") {
+TEST_CASE(
+    "edgepipe has the least slowest stage, configured the least step, of all single pipelines") {
   for (std::uint32_t seed = 0; seed < 25; ++seed) {
     INFO("seed " << seed);
     std::mt19937 random(seed);
