@@ -52,6 +52,18 @@ class ConfigBuilder {
   void build_nodes();
   void build_device(const ConfigReader& table, ConfigNode& node, NodeId owner);
   void play_catalogue_row(const ConfigReader& table, ConfigNode& node, DeviceSpec& device);
+  // config_hosts.cpp
+  void build_host(const ConfigReader& table, NodeId id);
+  void build_disk(const ConfigReader& table, NodeId id);
+  void build_host_link(const ConfigReader& table, const CatalogueDevice& row, DeviceSpec& device);
+  void check_host_links(NodeId id);
+  void warn_without_effect(const ConfigReader& table, NodeId id);
+  bool is_played(NodeId id) const;
+  /// That what is known of a node's host and disk is divided by.
+  double time_scale_of(NodeId id) const;
+  /// False: one is named and could not be, or was not to be, read.
+  bool profile_is_read() const;
+  // config_cluster.cpp
   void build_links();
   void build_override(const ConfigReader& table);
   void build_disturbance(const ConfigReader& table);

@@ -149,6 +149,10 @@ void ConfigBuilder::build_nodes() {
              fmt::format("node \"{}\" has no device; add [[node.device]] below it", node.name));
     for (std::size_t d = 0; d < devices.size(); ++d)
       build_device(devices[d], device_list->items[d], id);
+    build_host(table, id);
+    build_disk(table, id);
+    check_host_links(id);
+    warn_without_effect(table, id);
   }
 }
 
@@ -181,6 +185,11 @@ void ConfigBuilder::build_device(const ConfigReader& table, ConfigNode& node, No
                  "node.device.model = \"{}\" on a cpu device{}; only kind = \"emulated\" plays "
                  "a device of the catalogue",
                  table.text("model"), place(table, "kind", "node.device.kind")));
+    if (table.node("host_link") != nullptr)
+      report(table.at("host_link"),
+             fmt::format("node.device.host_link on cpu device \"{}\"{}, which works in its node's "
+                         "memory itself; remove the key, or take kind = \"emulated\"",
+                         device.name, place(table, "kind", "node.device.kind")));
     take_profiled_rates(table, device);
     if (table.node("memory") == nullptr)
       report(
@@ -217,6 +226,7 @@ void ConfigBuilder::play_catalogue_row(const ConfigReader& table,
   const ConfigReader emulation = reader_.table("emulation");
   device.rates_from = catalogue_name_;
   device.rates = achievable_rates(*row, emulation.seconds("launch"), spec_.emulation_time_scale);
+  build_host_link(table, *row, device);
   if (table.node("memory") != nullptr || !emulation.has("memory_scale")) return;
   device.memory = static_cast<Bytes>(
       std::llround(static_cast<double>(row->memory) * emulation.number("memory_scale")));

@@ -220,8 +220,8 @@ constexpr ConfigKey keys[] = {
 
     {"cluster", "profile", text, optional, "\"profile.toml\"", 0, 0, "",
      "A file that troupe profile wrote, relative to this one: its rates replace the measurement of "
-     "CPU devices at the start, its links the defaults of links. Absent: CPU devices are "
-     "measured."},
+     "CPU devices at the start, its links the defaults of links, its memory and disk those of nodes "
+     "without rates. Absent: CPU devices are measured."},
 
     {"node", "name", text, required, "\"n0\"", 0, 0, "",
      "Name of the node: 1 to 128 letters, digits, '.', '_' or '-'."},
@@ -230,6 +230,30 @@ constexpr ConfigKey keys[] = {
     {"node", "joins", boolean, has_default, "false", 0, 0, "",
      "true: troupe train waits for `troupe node --join`; false: it starts the process itself. Only "
      "with process = true."},
+    {"node", "host_memory", size, optional, "\"256 GiB\"", 0, 1e16, "",
+     "Memory of the node, beside that of its devices, that states of training may fill. Absent or "
+     "0: none. Taken as it is written: emulation.memory_scale is for devices."},
+    {"node", "host", text, optional, "\"epyc_7763\"", 0, 0, "",
+     "Catalogue row [cpu.id] of the node's processor, which works on states in host memory: it is "
+     "taken to reach 0.8 of the row's memory rate. A node with an emulated device plays the row, "
+     "emulation.time_scale times slower; on any other a rate that cluster.profile measured wins."},
+    {"node", "host_memory_rate", rate, optional, "\"20 GB/s\"", 1, 1e15, "",
+     "What the node's cores reach together in host memory, in the run's own time: "
+     "emulation.time_scale leaves it alone. Absent: from host, or cluster.profile's with the most "
+     "threads."},
+    {"node", "disk_space", size, optional, "\"2 TiB\"", 0, 1e18, "",
+     "Space on a disk of the node that states of training may fill; they pass through host memory. "
+     "Absent or 0: none."},
+    {"node", "disk", text, optional, "\"nvme4_980_pro\"", 0, 0, "",
+     "Catalogue row [disk.id] of that disk, or the row of cluster.profile that measured it. A node "
+     "with an emulated device plays it, emulation.time_scale times slower; on any other the first "
+     "disk that cluster.profile measured wins over a catalogue row."},
+    {"node", "disk_read", rate, optional, "\"3 GB/s\"", 1, 1e15, "",
+     "What the disk is read with, in the run's own time: emulation.time_scale leaves it alone. "
+     "Absent: from disk, or cluster.profile."},
+    {"node", "disk_write", rate, optional, "\"2 GB/s\"", 1, 1e15, "",
+     "What the disk is written with, in the run's own time: emulation.time_scale leaves it alone. "
+     "Absent: from disk, or cluster.profile."},
     {"node.device", "name", text, required, "\"gpu0\"", 0, 0, "",
      "Name of the device, unique in the cluster: 1 to 128 letters, digits, '.', '_' or '-'."},
     {"node.device", "kind", choice, has_default, "\"cpu\"", 0, 0, "cpu|emulated",
@@ -243,9 +267,16 @@ constexpr ConfigKey keys[] = {
      "catalogue's times emulation.memory_scale."},
     {"node.device", "threads", integer, has_default, "1", 1, 16, "",
      "Compute threads of the device."},
+    {"node.device", "host_link", rate, optional, "\"12 GB/s\"", 1, 1e15, "",
+     "Bandwidth of an emulated device's way to its node's memory, one direction, in the run's own "
+     "time: emulation.time_scale leaves it alone. Absent: 0.8 of its row's pcie_gbs_dir, "
+     "emulation.time_scale times slower. Its latency is emulation.launch. A cpu device works in "
+     "that memory itself."},
 
     {"emulation", "time_scale", number, has_default, "1.0", 1e-6, 1e12, "",
-     "Emulated devices take this many times the time that the catalogue predicts."},
+     "Emulated devices take this many times the time that the catalogue predicts, and so do the "
+     "hosts and disks of their nodes: a plan is the same at every scale. Rates that are written as "
+     "keys, links among them, stay as they are."},
     {"emulation", "memory_scale", number, has_default, "1.0", 1e-9, 1, "",
      "Emulated devices have this share of the catalogue's memory."},
     {"emulation", "launch", time, has_default, "\"5 us\"", 0, 1, "",

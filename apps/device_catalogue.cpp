@@ -15,6 +15,7 @@ namespace {
 
 constexpr double matmul_efficiency = 0.6;
 constexpr double memory_efficiency = 0.8;
+constexpr double host_link_efficiency = 0.8;
 
 /// The keys of one kind of row.
 struct RowKind {
@@ -130,6 +131,7 @@ CatalogueDevice accelerator_of(const ConfigNode::Entry& entry) {
   device.processors = number_of(row, "multiprocessors") / per_card;
   const double linked = number_of(row, "link_gbs_total") / 2;
   device.peer_rate = std::max(linked, number_of(row, "pcie_gbs_dir")) * 1e9;
+  device.host_rate = number_of(row, "pcie_gbs_dir") * 1e9 / per_card;
   device.memory = static_cast<Bytes>(std::llround(number_of(row, "mem_gb") * 1e9 / per_card));
   device.memory_rate = number_of(row, "mem_gbs") * 1e9 / per_card;
   return device;
@@ -216,6 +218,14 @@ DeviceRates achievable_rates(const CatalogueDevice& device, Seconds launch, doub
   rates.memory = device.memory_rate * memory_efficiency / time_scale;
   rates.launch = launch * time_scale;
   return rates;
+}
+
+LinkSpec achievable_host_link(const CatalogueDevice& device, Seconds launch, double time_scale) {
+  return {launch * time_scale, device.host_rate * host_link_efficiency / time_scale};
+}
+
+BytesPerSecond achievable_memory_rate(const CatalogueCpu& cpu) {
+  return cpu.memory_rate * memory_efficiency;
 }
 
 std::optional<AcceleratorRates> accelerator_rates(const CatalogueDevice& device) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/config_tree.h"
+#include "planner/cluster.h"
 #include "planner/cost.h"
 #include "planner/device_model.h"
 
@@ -30,6 +31,7 @@ struct CatalogueDevice : CatalogueRow {
   double processors = 0;             ///< multiprocessors or compute units; 0: not known
   /// To a device of the same node, one direction: NVLink or its like, else PCIe.
   BytesPerSecond peer_rate = 0;
+  BytesPerSecond host_rate = 0;  ///< to the memory of its node, one direction: PCIe; 0: not known
   Bytes memory = 0;  ///< GB as 10^9
   BytesPerSecond memory_rate = 0;
 };
@@ -72,6 +74,13 @@ const DeviceCatalogue& built_in_catalogue();
 /// What the device is taken to reach: 0.6 of a matrix peak, 0.8 of the memory rate, `launch` per
 /// op; all `time_scale` times slower.
 DeviceRates achievable_rates(const CatalogueDevice& device, Seconds launch, double time_scale);
+
+/// The way to the memory of its node, each direction: 0.8 of PCIe's rate, `launch` before the first
+/// byte; `time_scale` times slower. Bandwidth 0 where the row does not say.
+LinkSpec achievable_host_link(const CatalogueDevice& device, Seconds launch, double time_scale);
+
+/// What the cores of a processor reach together: 0.8 of the memory rate.
+BytesPerSecond achievable_memory_rate(const CatalogueCpu& cpu);
 
 /// For pricing layouts in 16 bits (planner/device_model.h). Nothing where the row lacks a rate in
 /// 16 bits, multiprocessors, or the way to its peers.

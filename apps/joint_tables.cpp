@@ -116,7 +116,8 @@ std::string joint_text(const JointPlan& plan, const ClusterSpec& cluster) {
     text += fmt::format(", of which {} exchange of gradients", format_seconds(plan.exchange));
   text += '\n';
   if (!plan.trains()) text += "priced, does not train yet: " + untrained_text(plan, cluster) + '\n';
-  text += fmt::format("search: {} of the devices into replicas, {}", counted(plan.groupings, "way"),
+  text += fmt::format("search: {} of the devices into replicas, {}",
+                      counted(plan.groupings, "division"),
                       plan.exact ? "the optimum" : "the best of a heuristic");
   if (plan.runner_up > 0)
     text += fmt::format("; next in {} ({:+.1f} %)", format_seconds(plan.runner_up),

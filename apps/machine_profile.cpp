@@ -263,6 +263,13 @@ const ProfiledCpu* MachineProfile::cpu(std::uint32_t threads) const {
   return found == cpus.end() ? nullptr : &*found;
 }
 
+const ProfiledCpu* MachineProfile::largest_cpu() const {
+  const auto found = std::max_element(
+      cpus.begin(), cpus.end(),
+      [](const ProfiledCpu& a, const ProfiledCpu& b) { return a.threads < b.threads; });
+  return found == cpus.end() ? nullptr : &*found;
+}
+
 const ProfiledLink* MachineProfile::link(std::string_view id) const {
   const auto found = std::find_if(links.begin(), links.end(),
                                   [id](const ProfiledLink& row) { return row.id == id; });

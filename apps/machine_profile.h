@@ -48,6 +48,8 @@ struct MachineProfile {
   std::vector<ProfiledDisk> disks;
 
   const ProfiledCpu* cpu(std::uint32_t threads) const;
+  /// Of the most threads; nothing where none was measured.
+  const ProfiledCpu* largest_cpu() const;
   const ProfiledLink* link(std::string_view id) const;
 };
 

@@ -60,16 +60,24 @@ StrategyOutcome joint_outcome(JointPlan plan, const ClusterSpec& cluster) {
 }
 
 std::string untrained_text(const JointPlan& plan, const ClusterSpec& cluster) {
-  std::string text;
-  if (plan.replicas.size() > 1) text = counted(plan.replicas.size(), "replica");
+  std::vector<std::pair<std::string, std::string>> devices_by_choice;  // in order of first stage
   for (const JointReplica& replica : plan.replicas)
     for (std::size_t s = 0; s < replica.pipeline.stages.size(); ++s) {
       const StageChoices& choices = replica.pipeline.points[s].choices;
       if (choices.plain()) continue;
-      const DeviceId device = replica.pipeline.stages[s].device;
-      text += fmt::format("{}{}: {}", text.empty() ? "" : "; ",
-                          cluster.devices.at(device.index()).name, to_text(choices));
+      const std::string text = to_text(choices);
+      const std::string& name = cluster.devices.at(replica.pipeline.stages[s].device.index()).name;
+      const auto known = std::find_if(devices_by_choice.begin(), devices_by_choice.end(),
+                                      [&](const auto& one) { return one.first == text; });
+      if (known == devices_by_choice.end())
+        devices_by_choice.emplace_back(text, name);
+      else
+        known->second += ", " + name;
     }
+  std::string text;
+  if (plan.replicas.size() > 1) text = counted(plan.replicas.size(), "replica");
+  for (const auto& [choice, names] : devices_by_choice)
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", names, choice);
   return text;
 }
 

@@ -70,12 +70,14 @@ std::string dump(const RunSpec& spec) {
                      spec.checkpoint.keep, spec.checkpoint.resume_from, spec.evaluation.every_steps,
                      spec.evaluation.batches);
   for (const NodeSpec& n : spec.cluster.nodes)
-    out += fmt::format("node {} {}\n", n.name, n.own_process);
+    out += fmt::format("node {} {} {} {} {} {} {}\n", n.name, n.own_process, n.host.memory,
+                       n.host.memory_rate, n.disk.space, n.disk.read, n.disk.write);
   for (const NodeId id : spec.joining_nodes) out += fmt::format("joins {}\n", id.value);
   for (const DeviceSpec& d : spec.cluster.devices)
-    out += fmt::format("device {} {} {} {} {} {} {} {} {} {} {}\n", d.name, d.node.value,
+    out += fmt::format("device {} {} {} {} {} {} {} {} {} {} {} {} {}\n", d.name, d.node.value,
                        static_cast<int>(d.kind), d.model, d.memory, d.threads, d.rates.matmul_f32,
-                       d.rates.matmul_bf16, d.rates.vector_f32, d.rates.memory, d.rates.launch);
+                       d.rates.matmul_bf16, d.rates.vector_f32, d.rates.memory, d.rates.launch,
+                       d.host_link.latency, d.host_link.bandwidth);
   for (const LinkSpec& link : {spec.cluster.same_process, spec.cluster.between_processes})
     out += fmt::format("link {} {}\n", link.latency, link.bandwidth);
   for (const auto& [pair, link] : spec.cluster.overrides)
@@ -312,6 +314,50 @@ TEST_CASE("emulated devices take rates and memory from the catalogue") {
   CHECK(device.rates.matmul_bf16 == 0);                          // Volta has none
   CHECK(device.rates.memory == Approx(900e9 * 0.8 / 10));        // 900 GB/s
   CHECK(device.rates.launch == Approx(5e-5));                    // 5 us
+}
+
+TEST_CASE("host memory and disk of a node: from the catalogue, a profile, or keys that beat both") {
+  const auto node_of = [](std::vector<std::string> overrides) {
+    ConfigOptions options;
+    options.overrides = std::move(overrides);
+    const auto outcome = parse_config(read("conf/offload.toml"), "conf/offload.toml", options);
+    INFO(to_text(outcome.problems));
+    REQUIRE(outcome.loaded.has_value());
+    return outcome.loaded->spec.cluster;
+  };
+  const ClusterSpec rows = node_of({});
+  CHECK(rows.nodes[0].host.memory == 256_GiB);
+  CHECK(rows.nodes[0].host.memory_rate == Approx(204.8e9 * 0.8).epsilon(1e-3));
+  CHECK(rows.nodes[0].disk.space == 1024_GiB);
+  CHECK(rows.nodes[0].disk.read > rows.nodes[0].disk.write);
+  CHECK(rows.nodes[0].disk.write > 1e9);
+  CHECK(rows.devices[0].host_link.bandwidth == Approx(31.5e9 * 0.8));
+  CHECK(rows.devices[0].host_link.latency == Approx(5e-6));
+  // Everything that a catalogue says is as much slower as the devices are.
+  const ClusterSpec slow = node_of({"emulation.time_scale=10"});
+  CHECK(slow.nodes[0].host.memory_rate == Approx(rows.nodes[0].host.memory_rate / 10));
+  CHECK(slow.nodes[0].disk.read == Approx(rows.nodes[0].disk.read / 10));
+  CHECK(slow.devices[0].host_link.bandwidth == Approx(rows.devices[0].host_link.bandwidth / 10));
+  const ClusterSpec keys =
+      node_of({"emulation.time_scale=10", "node.0.host_memory_rate=\"20 GB/s\"",
+               "node.0.disk_read=\"3 GB/s\"", "node.0.disk_write=\"2 GB/s\"",
+               "node.0.device.1.host_link=\"12 GB/s\""});
+  CHECK(keys.nodes[0].host.memory_rate == 20e9);
+  CHECK(keys.nodes[0].disk.read == 3e9);
+  CHECK(keys.nodes[0].disk.write == 2e9);
+  CHECK(keys.devices[1].host_link.bandwidth == 12e9);
+}
+
+TEST_CASE("host memory that nothing may fill is warned of where its rates are written") {
+  ConfigOptions options;
+  options.overrides = {"node.0.host_memory=\"0 GiB\""};
+  const auto outcome = parse_config(read("conf/offload.toml"), "conf/offload.toml", options);
+  INFO(to_text(outcome.problems));
+  REQUIRE(outcome.loaded.has_value());
+  const auto& warnings = outcome.loaded->warnings;
+  CHECK(std::count_if(warnings.begin(), warnings.end(), [](const std::string& text) {
+          return text.find("has no effect") != std::string::npos;
+        }) == 2);  // host, and the disk behind it
 }
 
 TEST_CASE("microbatches of a batch that they do not divide") {
