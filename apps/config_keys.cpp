@@ -220,7 +220,8 @@ constexpr ConfigKey keys[] = {
 
     {"cluster", "profile", text, optional, "\"profile.toml\"", 0, 0, "",
      "A file that troupe profile wrote, relative to this one: its rates replace the measurement of "
-     "CPU devices at the start, its links the defaults of links, its memory and disk those of nodes "
+     "CPU devices at the start, its links the defaults of links, its memory and disk those of "
+     "nodes "
      "without rates. Absent: CPU devices are measured."},
 
     {"node", "name", text, required, "\"n0\"", 0, 0, "",

@@ -32,7 +32,7 @@ struct CatalogueDevice : CatalogueRow {
   /// To a device of the same node, one direction: NVLink or its like, else PCIe.
   BytesPerSecond peer_rate = 0;
   BytesPerSecond host_rate = 0;  ///< to the memory of its node, one direction: PCIe; 0: not known
-  Bytes memory = 0;  ///< GB as 10^9
+  Bytes memory = 0;              ///< GB as 10^9
   BytesPerSecond memory_rate = 0;
 };
 

@@ -69,20 +69,25 @@ class PipelineChoice {
 
   std::uint32_t most_stages() const { return std::min(pricer_.device_count(), pricer_.layers()); }
 
-  /// At most, and no more than the limit is told.
+  /// Orders of k devices, those alike counted as one (class by class, j of a class are dealt into
+  /// the k + j places), by cuts.
   double candidate_count() const {
-    double all = 0, orders = 1;
-    for (std::uint32_t k = 1; k <= most_stages(); ++k) {
-      orders *= pricer_.device_count() - k + 1;
-      double cuts = 1;
-      for (std::uint32_t i = 1; i < k; ++i) cuts = cuts * (pricer_.layers() - i) / i;
-      all += orders * cuts;
-      if (all > 100 * exact_candidates) break;
-    }
+    const auto choose = [](std::uint32_t n, std::uint32_t k) {
+      double ways = 1;
+      for (std::uint32_t i = 1; i <= k; ++i) ways = ways * (n - k + i) / i;
+      return ways;
+    };
     std::map<std::uint32_t, std::uint32_t> alike;
     for (std::uint32_t d = 0; d < pricer_.device_count(); ++d) ++alike[class_of(d)];
+    std::vector<double> orders(most_stages() + 1);
+    orders[0] = 1;
     for (const auto& [first, count] : alike)
-      for (std::uint32_t i = 2; i <= std::min(count, most_stages()); ++i) all /= i;
+      for (std::uint32_t k = most_stages(); k > 0; --k)
+        for (std::uint32_t j = 1; j <= std::min(count, k); ++j)
+          orders[k] += orders[k - j] * choose(k, j);
+    double all = 0;
+    for (std::uint32_t k = 1; k <= most_stages(); ++k)
+      all += orders[k] * choose(pricer_.layers() - 1, k - 1);
     return all;
   }
 

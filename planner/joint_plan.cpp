@@ -163,7 +163,7 @@ class ShapeSearch {
   }
 
  private:
-  /// Devices of a group as far as anything tells them apart.
+  /// Devices as far as anything tells them apart.
   std::uint64_t class_of(std::uint32_t device) const {
     if (!cluster_.overrides.empty()) return device;
     return std::uint64_t{kinds_[device]} << 32 | cluster_.devices[device].node.value;
@@ -173,9 +173,21 @@ class ShapeSearch {
                      [&](auto a, auto b) { return class_of(a) < class_of(b); });
     return group;
   }
+  /// Equal for groups whose pipelines are: nodes are numbered as they appear, and told apart by
+  /// whether they have a process of their own.
   std::vector<std::uint64_t> signature(const Group& group) const {
     std::vector<std::uint64_t> out;
-    for (const std::uint32_t device : sorted(group)) out.push_back(class_of(device));
+    std::map<std::uint32_t, std::uint64_t> nodes;
+    for (const std::uint32_t device : sorted(group)) {
+      if (!cluster_.overrides.empty()) {
+        out.push_back(device);
+        continue;
+      }
+      const NodeId node = cluster_.devices[device].node;
+      const std::uint64_t number = nodes.try_emplace(node.value, nodes.size()).first->second;
+      out.push_back(std::uint64_t{kinds_[device]} << 32 | number << 1 |
+                    (cluster_.nodes[node.index()].own_process ? 1 : 0));
+    }
     return out;
   }
 

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
-#include <unordered_map>
+#include <tuple>
 
 #include "planner/step_costs.h"
 
@@ -115,9 +116,10 @@ class Filling {
                                LayerRange layers,
                                Bytes edges) const {
     const std::uint32_t flight = in_flight(place);
-    const std::uint64_t key =
-        ((std::uint64_t{pricer_.device_kind(device)} << 16 | flight) << 16 | layers.first) << 16 |
-        layers.last;
+    // Stages without an end of the model are told apart by their number of layers alone.
+    if (points_->blocks_alike() && layers.first > 1 && layers.last < pricer_.layers())
+      layers = {1, 1 + layers.size()};
+    const std::tuple key{pricer_.device_kind(device), flight, layers.first, layers.last};
     const auto [known, fresh] = tight_.try_emplace(key);
     if (!fresh) return known->second;
     const std::uint32_t all = options_.shape.microbatch_count;
@@ -260,10 +262,12 @@ class Filling {
   const PlanOptions& options_;
   bool tied_;
   const StagePoints* points_;
-  mutable std::unordered_map<std::uint64_t, std::optional<Seconds>> tight_;  ///< by stage
-  std::vector<std::vector<std::uint32_t>> of_kind_;                          ///< devices by kind
-  std::uint32_t places_ = 0;                                                 ///< the most stages
-  bool scarce_ = false;                                                      ///< a kind may run out
+  mutable std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>,
+                   std::optional<Seconds>>
+      tight_;                                        ///< by stage
+  std::vector<std::vector<std::uint32_t>> of_kind_;  ///< devices by kind
+  std::uint32_t places_ = 0;                         ///< the most stages
+  bool scarce_ = false;                              ///< a kind may run out
   Bytes edge_bytes_ = 0;
   Seconds hop_ = 0;
   std::vector<double> worths_;

@@ -101,9 +101,11 @@ StagePoints::StagePoints(const ModelSpec& model,
       freedom_(freedom),
       shares_(tier_shares(cluster)) {}
 
-StagePoints::Stage StagePoints::stage_of(LayerRange layers) const {
+StagePoints::Stage StagePoints::stage_of(DeviceId device, LayerRange layers) const {
+  const DeviceSpec& spec = cluster_.devices.at(device.index());
   Stage stage;
   stage.memory = stage_memory(model_, profile_, layers, 1, 0);
+  stage.arithmetic = stage_seconds(spec, model_, profile_, layers, compute_);
   for (std::uint32_t l = layers.first; l < layers.last; ++l) {
     const LayerProfile& layer = profile_.layer(model_, l);
     // Arithmetic in 16 bits reads the copies alone; the vectors, which have none, are small.
@@ -114,38 +116,40 @@ StagePoints::Stage StagePoints::stage_of(LayerRange layers) const {
     stage.largest_gradients = std::max(stage.largest_gradients, layer.gradient_bytes);
     stage.largest_optimizer = std::max(stage.largest_optimizer, layer.optimizer_bytes);
     stage.update_bytes += real_bytes(layer.update.bytes_moved);
-    if (layer.kind != LayerKind::block) continue;
+    if (layer.kind != LayerKind::block || !freedom_.recompute) continue;
     const LayerProfile again = recomputed(layer);
-    stage.again.push_back(
-        {layer.saved_bytes - again.saved_bytes, again.backward_workspace_bytes, &layer});
+    stage.again.push_back({layer.saved_bytes - again.saved_bytes, again.backward_workspace_bytes,
+                           layer_seconds(spec, layer, compute_).forward});
   }
   std::stable_sort(stage.again.begin(), stage.again.end(), [](const Again& a, const Again& b) {
-    return real_bytes(a.saved) * b.block->forward.matmul_flops >
-           real_bytes(b.saved) * a.block->forward.matmul_flops;
+    return real_bytes(a.saved) * b.forward > real_bytes(b.saved) * a.forward;
   });
+  for (std::size_t i = 1; i < stage.again.size(); ++i) {
+    stage.again[i].saved += stage.again[i - 1].saved;
+    stage.again[i].forward += stage.again[i - 1].forward;
+    stage.again[i].workspace = std::max(stage.again[i].workspace, stage.again[i - 1].workspace);
+  }
   return stage;
 }
 
 StagePoint StagePoints::priced(DeviceId device,
                                const Stage& stage,
-                               LayerRange layers,
                                std::uint32_t in_flight,
                                Bytes edges,
                                const StageChoices& choices) const {
-  const DeviceSpec& spec = cluster_.devices.at(device.index());
   const TierShare& share = shares_.at(device.index());
   const StateTier weights = choices.weights, gradients = choices.gradients,
                   optimizer = choices.optimizer, activations = choices.activations;
   StagePoint out;
   out.choices = choices;
-  LayerSeconds arithmetic = stage_seconds(spec, model_, profile_, layers, compute_);
+  LayerSeconds arithmetic = stage.arithmetic;
   Bytes saved = stage.memory.activations;
   Bytes workspace = stage.memory.workspace;
-  for (std::uint32_t i = 0; i < choices.recomputed; ++i) {
-    const Again& one = stage.again.at(i);
-    saved -= one.saved;
-    workspace = std::max(workspace, one.workspace);
-    arithmetic.backward_input += layer_seconds(spec, *one.block, compute_).forward;
+  if (choices.recomputed > 0) {
+    const Again& again = stage.again.at(choices.recomputed - 1);
+    saved -= again.saved;
+    workspace = std::max(workspace, again.workspace);
+    arithmetic.backward_input += again.forward;
   }
 
   Moves forward, backward, norm, update;
@@ -210,7 +214,7 @@ StagePoint StagePoints::point(DeviceId device,
                               std::uint32_t in_flight,
                               Bytes edges,
                               const StageChoices& choices) const {
-  return priced(device, stage_of(layers), layers, in_flight, edges, choices);
+  return priced(device, stage_of(device, layers), in_flight, edges, choices);
 }
 
 bool StagePoints::fits(DeviceId device, const StagePoint& point) const {
@@ -243,10 +247,10 @@ std::vector<StagePoint> StagePoints::front(DeviceId device,
                                            LayerRange layers,
                                            std::uint32_t in_flight,
                                            Bytes edges) const {
-  const Stage stage = stage_of(layers);
+  const Stage stage = stage_of(device, layers);
   std::vector<StagePoint> kept;
   const auto offer = [&](const StageChoices& choices) {
-    StagePoint point = priced(device, stage, layers, in_flight, edges, choices);
+    StagePoint point = priced(device, stage, in_flight, edges, choices);
     if (!fits(device, point)) return false;
     const bool known = std::any_of(kept.begin(), kept.end(),
                                    [&](const StagePoint& one) { return covers(one, point); });
@@ -256,7 +260,7 @@ std::vector<StagePoint> StagePoints::front(DeviceId device,
     }
     return true;
   };
-  const auto blocks = freedom_.recompute ? static_cast<std::uint32_t>(stage.again.size()) : 0;
+  const auto blocks = static_cast<std::uint32_t>(stage.again.size());
   const std::uint32_t eighth = std::max(1u, blocks / 8);
   bool fits_plain = false;
   for (StageChoices choices : placements(shares_.at(device.index()), in_flight)) {

@@ -70,6 +70,8 @@ class StagePoints {
                    std::uint32_t in_flight,
                    Bytes edges,
                    const StageChoices& choices) const;
+  /// Stages without an end of the model are alike where they have as many layers.
+  bool blocks_alike() const { return profile_.blocks.empty(); }
   bool fits(DeviceId device, const StagePoint& point) const;
 
   /// Points that fit and of which none is as quick as another in every action. Layers that fit as
@@ -90,22 +92,22 @@ class StagePoints {
  private:
   /// A block that may compute again, the most bytes a second of arithmetic first.
   struct Again {
-    Bytes saved = 0;      ///< less in flight
-    Bytes workspace = 0;  ///< of its backward
-    const LayerProfile* block = nullptr;
+    Bytes saved = 0;      ///< less in flight, with those before it
+    Bytes workspace = 0;  ///< of the backward, likewise
+    Seconds forward = 0;  ///< on the device, likewise
   };
   /// What the points of a stage have in common.
   struct Stage {
     MemoryPlan memory;        ///< activations: of one microbatch
+    LayerSeconds arithmetic;  ///< on the device
     Bytes moved_weights = 0;  ///< what arithmetic reads
     Bytes largest_weights = 0, largest_gradients = 0, largest_optimizer = 0;  ///< of a layer
     double update_bytes = 0;
     std::vector<Again> again;
   };
-  Stage stage_of(LayerRange layers) const;
+  Stage stage_of(DeviceId device, LayerRange layers) const;
   StagePoint priced(DeviceId device,
                     const Stage& stage,
-                    LayerRange layers,
                     std::uint32_t in_flight,
                     Bytes edges,
                     const StageChoices& choices) const;

@@ -197,3 +197,16 @@ TEST_CASE("where not everything is tried, chosen pipelines come near the best") 
   CHECK(compared > 80);
   CHECK(excess / static_cast<double>(compared) < 0.02);
 }
+
+TEST_CASE("many devices of few kinds are too many orders to look at all of them") {
+  Instance given;
+  given.model = small_model(24);
+  given.profile = round_profile();
+  given.cluster = cluster_of({4, 4, 4, 4, 4, 4, 4, 4, 1, 1, 1, 1, 1, 1, 1, 1});
+  given.options = options_of(32);
+  const auto found = choose_pipeline(given.model, given.cluster, given.profile, given.options, {});
+  REQUIRE(found);
+  CHECK_FALSE(found->exact);
+  CHECK(found->step ==
+        propose_pipeline(given.model, given.cluster, given.profile, given.options, {})->step);
+}
