@@ -94,10 +94,13 @@ void ConfigBuilder::build_disk(const ConfigReader& table, NodeId id) {
   }
   if (measured == nullptr && !profiled.empty() && (row == nullptr || !is_played(id)))
     measured = &profiled.front();
-  if (measured != nullptr)
-    disk.read = measured->read, disk.write = measured->write;
-  else if (row != nullptr)
-    disk.read = row->read, disk.write = row->write;
+  if (measured != nullptr) {
+    disk.read = measured->read;
+    disk.write = measured->write;
+  } else if (row != nullptr) {
+    disk.read = row->read;
+    disk.write = row->write;
+  }
   disk.read /= time_scale_of(id);
   disk.write /= time_scale_of(id);
   if (table.has("disk_read")) disk.read = table.rate("disk_read");

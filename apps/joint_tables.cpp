@@ -6,6 +6,7 @@
 #include "planner/automatic.h"
 #include "planner/counted.h"
 #include "planner/printable.h"
+#include "planner/step_costs.h"
 
 namespace troupe {
 namespace {
@@ -16,12 +17,6 @@ TableCell count_cell(std::uint64_t count) {
 
 TableCell seconds_cell(Seconds seconds) {
   return {seconds == 0 ? "-" : format_seconds(seconds), seconds};
-}
-
-/// Of a whole step.
-Seconds waits_of(const StagePoint& point, std::uint32_t microbatches) {
-  const LayerSeconds& waits = point.waits;
-  return microbatches * (waits.forward + waits.backward_input) + waits.norm + waits.update;
 }
 
 template <class Visit>
@@ -70,7 +65,7 @@ Table joint_stage_table(const JointPlan& plan, const ClusterSpec& cluster) {
                seconds_cell(point.seconds.forward),
                seconds_cell(point.seconds.backward_input + point.seconds.backward_weight),
                seconds_cell(point.seconds.update),
-               seconds_cell(waits_of(point, replica.microbatches)),
+               seconds_cell(step_sum(point.waits, replica.microbatches)),
                {choices.empty() ? "-" : choices, choices_json(point.choices)}});
   });
   return table;

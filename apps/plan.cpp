@@ -200,9 +200,17 @@ ExitCode compare(const LoadedConfig& config,
   const PlanOptions options = open_options(config, request.options);
   const PlanRequest all{request.model, request.cluster, request.profile, options,
                         request.profile_at};
+  // Where something is pinned or settled, `auto` is asked for something else than the others.
+  const bool same =
+      options.pinned.empty() && !options.choose_microbatches && !options.choose_schedule;
   std::vector<StrategyOutcome> outcomes;
   for (const Strategy strategy : strategies)
-    outcomes.push_back(run_strategy(strategy, strategy == Strategy::automatic ? all : request));
+    if (strategy != Strategy::automatic)
+      outcomes.push_back(run_strategy(strategy, request));
+    else if (same)
+      outcomes.push_back(run_strategy(strategy, all, outcomes));
+    else
+      outcomes.push_back(run_strategy(strategy, all));
   const Table table = strategy_table(outcomes, request.cluster);
   if (!json) print_looked_at(config, console);
   if (json)
@@ -302,9 +310,10 @@ ExitCode plan_otherwise(const LoadedConfig& config,
   if (!cluster) return report_error(cluster.error(), console);
   const auto profile_at = [&](const StepShape& shape) { return inputs.profile_at(shape); };
   const ModelProfile profile = profile_at(spec.shape);
+  if (strategy == Strategy::automatic && !arguments.compares)
+    spec.plan = open_options(config, spec.plan);
   const PlanRequest request{spec.model, *cluster, profile, spec.plan, profile_at};
   if (arguments.compares) return compare(config, request, compared, arguments.json, console);
-  if (strategy == Strategy::automatic) spec.plan = open_options(config, spec.plan);
   StrategyOutcome outcome = run_strategy(strategy, request);
   if (outcome.refused) return report_error(*outcome.refused, console);
   inputs.add_note(outcome.plan);

@@ -6,6 +6,7 @@
 
 #include "planner/counted.h"
 #include "planner/plan_choice.h"
+#include "planner/step_costs.h"
 
 namespace troupe {
 namespace {
@@ -16,7 +17,7 @@ constexpr double same_time = 1e-9;
 StrategyOutcome trained(const PlanRequest& request) {
   auto plan = choose_plan(request.model, request.cluster, request.profile, request.options,
                           request.profile_at);
-  if (plan) return measured_outcome(Strategy::automatic, std::move(*plan), request.cluster);
+  if (plan) return measured_outcome(Strategy::configured, std::move(*plan), request.cluster);
   StrategyOutcome refused;
   refused.refused = plan.error();
   return refused;
@@ -31,30 +32,18 @@ StrategyOutcome joint_outcome(JointPlan plan, const ClusterSpec& cluster) {
   StrategyOutcome outcome;
   outcome.strategy = Strategy::automatic;
   outcome.step = plan.step;
-  Seconds all = 0;
+  std::vector<DeviceMeasure> uses;
   for (const JointReplica& replica : plan.replicas)
     for (std::size_t s = 0; s < replica.pipeline.stages.size(); ++s) {
       const StagePoint& point = replica.pipeline.points[s];
       const DeviceId device = replica.pipeline.stages[s].device;
-      const LayerSeconds& one = point.seconds;
-      const LayerSeconds& waits = point.waits;
-      const Seconds busy =
-          replica.microbatches * (one.forward + one.backward_input + one.backward_weight -
-                                  waits.forward - waits.backward_input) +
-          one.norm + one.update - waits.norm - waits.update;
-      all += busy;
-      ++outcome.devices_used;
-      if (busy > outcome.slowest_busy) {
-        outcome.slowest_busy = busy;
-        outcome.slowest = device;
-      }
-      const double share = static_cast<double>(point.memory.total()) /
-                           static_cast<double>(cluster.devices.at(device.index()).memory);
-      if (share <= outcome.memory_share) continue;
-      outcome.memory_share = share;
-      outcome.fullest = device;
+      uses.push_back({device,
+                      step_sum(point.seconds, replica.microbatches) -
+                          step_sum(point.waits, replica.microbatches),
+                      static_cast<double>(point.memory.total()) /
+                          static_cast<double>(cluster.devices.at(device.index()).memory)});
     }
-  outcome.bubble = 1 - all / std::max(outcome.devices_used * outcome.step, 1e-300);
+  set_measures(outcome, uses);
   outcome.joint = std::move(plan);
   return outcome;
 }
@@ -81,17 +70,23 @@ std::string untrained_text(const JointPlan& plan, const ClusterSpec& cluster) {
   return text;
 }
 
-StrategyOutcome automatic_outcome(const PlanRequest& request) {
-  StrategyOutcome best = trained(request);
+StrategyOutcome automatic_outcome(const PlanRequest& request,
+                                  const std::vector<StrategyOutcome>& known) {
+  const auto outcome_of = [&](Strategy strategy) {
+    for (const StrategyOutcome& one : known)
+      if (one.strategy == strategy) return one;
+    return strategy == Strategy::configured ? trained(request) : run_strategy(strategy, request);
+  };
+  StrategyOutcome best = outcome_of(Strategy::configured);
   const auto offer = [&best](StrategyOutcome other) {
     if (other.refused || (!best.refused && other.step >= best.step * (1 - same_time))) return;
-    other.strategy = Strategy::automatic;
     best = std::move(other);
   };
   if (auto joint = joint_plan(request.model, request.cluster, request.profile, request.options,
                               request.profile_at))
     offer(joint_outcome(std::move(*joint), request.cluster));
-  for (const Strategy strategy : others) offer(run_strategy(strategy, request));
+  for (const Strategy strategy : others) offer(outcome_of(strategy));
+  best.strategy = Strategy::automatic;
   return best;
 }
 

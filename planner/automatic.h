@@ -7,8 +7,10 @@ namespace troupe {
 
 /// What the planner's own search trains with (planner/plan_choice.h), joint_plan, and every
 /// strategy that places otherwise (hetpipe, experts apart): the quickest of them; of equally quick
-/// ones the plan that trains. Errors: where nothing fits, as the plan that trains.
-StrategyOutcome automatic_outcome(const PlanRequest& request);
+/// ones the plan that trains. Errors: where nothing fits, as the plan that trains. `known` as in
+/// run_strategy. Promise: the request was checked, nothing is pinned.
+StrategyOutcome automatic_outcome(const PlanRequest& request,
+                                  const std::vector<StrategyOutcome>& known);
 
 /// The measures of a joint plan, by the rules of measured_outcome.
 StrategyOutcome joint_outcome(JointPlan plan, const ClusterSpec& cluster);

@@ -1,12 +1,11 @@
 #include "planner/chosen_pipeline.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <map>
-#include <set>
 #include <tuple>
 
+#include "planner/orders_and_cuts.h"
 #include "planner/pipeline_fill.h"
 #include "planner/pipeline_time.h"
 #include "planner/pricer.h"
@@ -40,7 +39,8 @@ class PipelineChoice {
         options_(fused(options)),
         tied_(model.tied),
         pricer_(model, cluster, profile, options_),
-        points_(model, cluster, profile, options_.shape.compute, freedom) {}
+        points_(model, cluster, profile, options_.shape.compute, freedom),
+        classes_(classes_of(cluster, pricer_)) {}
 
   std::optional<ChosenPipeline> run() {
     if (candidate_count() > exact_candidates) return propose();
@@ -58,91 +58,47 @@ class PipelineChoice {
 
  private:
   /// Devices of one kind and node may be exchanged, unless a link of theirs is its own.
-  std::uint32_t class_of(std::uint32_t device) const {
-    if (!cluster_.overrides.empty()) return device;
-    for (std::uint32_t d = 0; d < device; ++d)
-      if (pricer_.device_kind(d) == pricer_.device_kind(device) &&
-          cluster_.devices[d].node == cluster_.devices[device].node)
-        return d;
-    return device;
+  static DeviceClasses classes_of(const ClusterSpec& cluster, const Pricer& pricer) {
+    DeviceClasses out;
+    for (std::uint32_t d = 0; d < pricer.device_count(); ++d) {
+      std::uint32_t first = cluster.overrides.empty() ? 0 : d;
+      while (first < d && (pricer.device_kind(first) != pricer.device_kind(d) ||
+                           cluster.devices[first].node != cluster.devices[d].node))
+        ++first;
+      out.push_back(first);
+    }
+    return out;
   }
 
   std::uint32_t most_stages() const { return std::min(pricer_.device_count(), pricer_.layers()); }
 
-  /// Orders of k devices, those alike counted as one (class by class, j of a class are dealt into
-  /// the k + j places), by cuts.
   double candidate_count() const {
-    const auto choose = [](std::uint32_t n, std::uint32_t k) {
-      double ways = 1;
-      for (std::uint32_t i = 1; i <= k; ++i) ways = ways * (n - k + i) / i;
-      return ways;
-    };
-    std::map<std::uint32_t, std::uint32_t> alike;
-    for (std::uint32_t d = 0; d < pricer_.device_count(); ++d) ++alike[class_of(d)];
-    std::vector<double> orders(most_stages() + 1);
-    orders[0] = 1;
-    for (const auto& [first, count] : alike)
-      for (std::uint32_t k = most_stages(); k > 0; --k)
-        for (std::uint32_t j = 1; j <= std::min(count, k); ++j)
-          orders[k] += orders[k - j] * choose(k, j);
+    const std::vector<double> orders = order_counts(classes_, most_stages());
     double all = 0;
     for (std::uint32_t k = 1; k <= most_stages(); ++k)
-      all += orders[k] * choose(pricer_.layers() - 1, k - 1);
+      all += orders[k] * binomial(pricer_.layers() - 1, k - 1);
     return all;
   }
 
   void enumerate() {
-    std::vector<std::uint32_t> order;
-    std::vector<bool> taken(pricer_.device_count());
-    const std::function<void()> extend = [&] {
-      if (!order.empty()) cut(order);
-      if (order.size() == most_stages()) return;
-      std::set<std::uint32_t> tried;
-      for (std::uint32_t d = 0; d < pricer_.device_count(); ++d) {
-        if (taken[d] || !tried.insert(class_of(d)).second) continue;
-        taken[d] = true;
-        order.push_back(d);
-        extend();
-        order.pop_back();
-        taken[d] = false;
-      }
-    };
-    extend();
-  }
-
-  void cut(const std::vector<std::uint32_t>& order) {
-    const auto stages = static_cast<std::uint32_t>(order.size());
-    std::vector<std::uint32_t> cuts{0};
-    const std::function<void()> extend = [&] {
-      const auto made = static_cast<std::uint32_t>(cuts.size()) - 1;
-      if (made + 1 == stages) {
-        cuts.push_back(pricer_.layers());
-        consider({order, cuts});
-        cuts.pop_back();
-        return;
-      }
-      const std::uint32_t left = stages - made - 1;
-      for (std::uint32_t next = cuts.back() + 1; next + left <= pricer_.layers(); ++next) {
-        cuts.push_back(next);
-        extend();
-        cuts.pop_back();
-      }
-    };
-    extend();
+    for (std::uint32_t k = 1; k <= most_stages(); ++k)
+      each_order(classes_, k, [&](const std::vector<std::uint32_t>& order) {
+        each_cut(pricer_.layers(), k, [&](const std::vector<std::uint32_t>& cuts) {
+          consider({order, cuts});
+        });
+      });
   }
 
   using Front = std::vector<StagePoint>;
   const Front& front(std::uint32_t device, LayerRange layers, std::uint32_t flight, Bytes edges) {
-    const auto key = std::tuple{class_of(device), layers.first, layers.last, flight, edges};
+    const auto key = std::tuple{classes_[device], layers.first, layers.last, flight, edges};
     const auto [known, fresh] = fronts_.try_emplace(key);
     if (fresh) known->second = points_.front(DeviceId{device}, layers, flight, edges);
     return known->second;
   }
 
   Seconds busy(const StagePoint& point) const {
-    const LayerSeconds& s = point.seconds;
-    return options_.shape.microbatch_count * (s.forward + s.backward_input + s.backward_weight) +
-           s.norm + s.update;
+    return step_sum(point.seconds, options_.shape.microbatch_count);
   }
 
   void consider(const Candidate& candidate) {
@@ -207,6 +163,7 @@ class PipelineChoice {
   bool tied_;
   Pricer pricer_;
   StagePoints points_;
+  DeviceClasses classes_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, Bytes>, Front>
       fronts_;
   std::optional<ChosenPipeline> best_;

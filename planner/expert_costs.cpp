@@ -8,6 +8,7 @@
 
 #include "planner/device_kinds.h"
 #include "planner/plan_checks.h"
+#include "planner/step_costs.h"
 
 namespace troupe {
 namespace {
@@ -275,8 +276,7 @@ std::vector<LinkSpec> links_between(const ClusterSpec& cluster,
 
 Seconds slowest_transfer(const std::vector<LinkSpec>& links, double bytes) {
   Seconds slowest = 0;
-  for (const LinkSpec& link : links)
-    slowest = std::max(slowest, link.latency + (link.bandwidth > 0 ? bytes / link.bandwidth : 0));
+  for (const LinkSpec& link : links) slowest = std::max(slowest, transfer_seconds(link, bytes));
   return slowest;
 }
 
@@ -295,23 +295,15 @@ StrategyOutcome expert_outcome(Strategy strategy, ExpertPlan plan, const ExpertC
   StrategyOutcome outcome;
   outcome.strategy = strategy;
   outcome.step = plan.step;
-  Seconds busy = 0;
+  std::vector<DeviceMeasure> uses;
   for (std::uint32_t d = 0; d < plan.devices.size(); ++d) {
     const ExpertDevice& device = plan.devices[d];
-    if (!device.used()) continue;
-    ++outcome.devices_used;
-    busy += device.busy;
-    if (device.busy > outcome.slowest_busy) {
-      outcome.slowest_busy = device.busy;
-      outcome.slowest = DeviceId{d};
-    }
-    const double share = static_cast<double>(device.bytes) / costs.memory[d];
-    if (share > outcome.memory_share) {
-      outcome.memory_share = share;
-      outcome.fullest = DeviceId{d};
-    }
+    if (device.used())
+      uses.push_back(
+          {DeviceId{d}, device.busy, static_cast<double>(device.bytes) / costs.memory[d]});
   }
-  outcome.bubble = std::max(0.0, 1 - busy / std::max(outcome.devices_used * outcome.step, 1e-300));
+  set_measures(outcome, uses);
+  outcome.bubble = std::max(0.0, outcome.bubble);
   outcome.experts = std::move(plan);
   return outcome;
 }

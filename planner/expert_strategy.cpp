@@ -107,12 +107,13 @@ Error does_not_fit(const PlanRequest& request, const ExpertCosts& costs, Search 
                       needed - free, change)};
 }
 
-StrategyOutcome planned(Strategy strategy, const PlanRequest& request, Search search) {
-  const auto costs = expert_costs(request);
-  if (!costs) return refused(strategy, costs.error());
-  auto plan = search(request, *costs);
-  if (!plan) return refused(strategy, does_not_fit(request, *costs, search));
-  return expert_outcome(strategy, std::move(*plan), *costs);
+StrategyOutcome planned(Strategy strategy,
+                        const PlanRequest& request,
+                        const ExpertCosts& costs,
+                        Search search) {
+  auto plan = search(request, costs);
+  if (!plan) return refused(strategy, does_not_fit(request, costs, search));
+  return expert_outcome(strategy, std::move(*plan), costs);
 }
 
 }  // namespace
@@ -134,14 +135,16 @@ StrategyOutcome zebra_outcome(const PlanRequest& request) {
                    refuse(fmt::format("zebra tries every way to put kinds of device on two sides, "
                                       "of {} at most, and there are {}; nearest: expert-parallel",
                                       most_kinds, costs->kinds.size())));
-  return planned(Strategy::zebra, request, best_zebra);
+  return planned(Strategy::zebra, request, *costs, best_zebra);
 }
 
 StrategyOutcome expert_parallel_outcome(const PlanRequest& request) {
   if (!request.profile.experts)
     return refused(Strategy::expert_parallel,
                    refuse("the model has no experts to divide over the devices; nearest: auto"));
-  return planned(Strategy::expert_parallel, request, best_expert_parallel);
+  const auto costs = expert_costs(request);
+  if (!costs) return refused(Strategy::expert_parallel, costs.error());
+  return planned(Strategy::expert_parallel, request, *costs, best_expert_parallel);
 }
 
 }  // namespace troupe

@@ -79,7 +79,9 @@ Grouping runs_of_speed(const Group& order, const std::vector<double>& speed, std
   return out;
 }
 
-std::vector<Grouping> groupings_of(const ClusterSpec& cluster, const std::vector<double>& speed) {
+std::vector<Grouping> groupings_of(const ClusterSpec& cluster,
+                                   const std::vector<std::uint32_t>& kinds,
+                                   const std::vector<double>& speed) {
   const std::size_t count = cluster.devices.size();
   std::vector<Grouping> out;
   if (count <= few_devices) {
@@ -89,7 +91,6 @@ std::vector<Grouping> groupings_of(const ClusterSpec& cluster, const std::vector
   Group by_node(count), by_speed(count), by_kind(count);
   std::iota(by_node.begin(), by_node.end(), 0u);
   by_speed = by_kind = by_node;
-  const auto kinds = device_kinds(cluster);
   const auto node = [&](std::uint32_t d) { return cluster.devices[d].node.value; };
   std::stable_sort(by_node.begin(), by_node.end(),
                    [&](auto a, auto b) { return node(a) < node(b); });
@@ -136,18 +137,19 @@ class ShapeSearch {
         options_(options),
         freedom_(freedom),
         all_(options.shape.microbatch_count),
+        every_share_(cluster.devices.size() <= few_devices && all_ <= few_microbatches),
+        exact_(every_share_),
         kinds_(device_kinds(cluster)) {
     for (const DeviceSpec& device : cluster.devices) {
       const LayerSeconds one = layer_seconds(device, profile.block, options.shape.compute);
       speed_.push_back(1 /
                        std::max(one.forward + one.backward_input + one.backward_weight, 1e-300));
     }
-    exact_ = cluster.devices.size() <= few_devices && all_ <= few_microbatches;
   }
 
   std::optional<JointPlan> run() {
     std::set<std::vector<std::vector<std::uint64_t>>> seen;
-    for (const Grouping& grouping : groupings_of(cluster_, speed_)) {
+    for (const Grouping& grouping : groupings_of(cluster_, kinds_, speed_)) {
       std::vector<std::vector<std::uint64_t>> alike;
       for (const Group& group : grouping) alike.push_back(signature(group));
       std::sort(alike.begin(), alike.end());
@@ -213,19 +215,15 @@ class ShapeSearch {
     std::uint32_t made_for = 0, share = 0;
   };
 
-  bool every_share() const {
-    return cluster_.devices.size() <= few_devices && all_ <= few_microbatches;
-  }
-
   /// The step of a replica with so many microbatches.
   Seconds seconds(Replica& replica, std::uint32_t microbatches) {
     if (microbatches == 0) return 0;
     const bool enough =
         replica.pipeline != nullptr &&
         (microbatches <= replica.made_for || replica.made_for >= replica.pipeline->stages.size());
-    if (every_share() || !enough) {
+    if (every_share_ || !enough) {
       const auto& made = pipeline(*replica.group, microbatches);
-      if (every_share()) return made ? made->step : never;
+      if (every_share_) return made ? made->step : never;
       if (!made) return never;
       replica.pipeline = &*made;
       replica.made_for = microbatches;
@@ -256,14 +254,14 @@ class ShapeSearch {
       const std::uint32_t first = (all_ + groups - 1) / groups;
       const auto& made = pipeline(group, first);
       Replica replica{&group, made ? &*made : nullptr, part_of(cluster_, sorted(group)), first, 0};
-      if (made || every_share()) replicas.push_back(std::move(replica));
+      if (made || every_share_) replicas.push_back(std::move(replica));
     }
     if (replicas.empty()) return;
     if (groups == 1) {
       replicas.front().share = all_;
       return offer(replicas);
     }
-    const int looks = every_share() || cluster_.devices.size() > many_devices ? 1 : 2;
+    const int looks = every_share_ || cluster_.devices.size() > many_devices ? 1 : 2;
     for (int look = 0; look < looks; ++look) {
       if (!share_out(replicas)) return;
       offer(replicas);
@@ -285,7 +283,7 @@ class ShapeSearch {
       if (one.share == 0) continue;
       const Seconds step = seconds(one, one.share);
       if (step == never) return;
-      JointReplica out{every_share() ? *pipeline(*one.group, one.share) : *one.pipeline, one.share,
+      JointReplica out{every_share_ ? *pipeline(*one.group, one.share) : *one.pipeline, one.share,
                        step};
       const Group members = sorted(*one.group);
       for (StagePlan& stage : out.pipeline.stages)
@@ -325,7 +323,9 @@ class ShapeSearch {
   const ModelProfile& profile_;
   const PlanOptions& options_;
   StageFreedom freedom_;
-  std::uint32_t all_;
+  std::uint32_t all_;  ///< microbatches
+  bool every_share_;   ///< pipelines are made for every number of microbatches
+  bool exact_;
   std::vector<std::uint32_t> kinds_;
   std::vector<double> speed_;
   std::map<std::pair<std::vector<std::uint64_t>, std::uint32_t>, std::optional<ChosenPipeline>>
@@ -333,7 +333,6 @@ class ShapeSearch {
   std::optional<JointPlan> best_;
   Seconds runner_up_ = never;
   std::size_t groupings_ = 0;
-  bool exact_ = true;
 };
 
 }  // namespace

@@ -1,13 +1,13 @@
 #include "planner/partition.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "planner/large_partition.h"
+#include "planner/orders_and_cuts.h"
 #include "planner/pricer.h"
 
 namespace troupe {
@@ -47,7 +47,7 @@ class Search {
     const bool few = pricer_.device_count() <= propose_limit;
     const bool exact = few && candidate_count(most) <= exact_candidate_limit;
     if (exact) {
-      for (std::uint32_t k = 1; k <= most; ++k) enumerate_orders(k);
+      for (std::uint32_t k = 1; k <= most; ++k) enumerate(k);
     } else {
       if (pricer_.chunks() == 1)
         for (Candidate& one : large_partitions(pricer_, cluster_, options_, tied_))
@@ -77,26 +77,10 @@ class Search {
  private:
   /// How many candidates enumeration would look at (capped at 1e9).
   std::size_t candidate_count(std::uint32_t most) const {
-    const auto choose = [](std::uint32_t n, std::uint32_t k) {
-      double ways = 1;
-      for (std::uint32_t i = 1; i <= k; ++i) ways = ways * (n - k + i) / i;
-      return ways;
-    };
-    // Orders of k devices, counting alike ones as one where they may be exchanged: kind by kind,
-    // j of the kind are dealt into the k + j places.
-    const std::uint32_t all = pricer_.device_count();
-    const bool skip_alike = interchangeable();
-    std::vector<std::uint32_t> of_kind(all);
-    for (std::uint32_t d = 0; d < all; ++d) ++of_kind[skip_alike ? pricer_.device_kind(d) : d];
-    std::vector<double> orders(all + 1);
-    orders[0] = 1;
-    for (const std::uint32_t alike : of_kind)
-      for (std::uint32_t k = all; k > 0; --k)
-        for (std::uint32_t j = 1; j <= std::min(alike, k); ++j)
-          orders[k] += orders[k - j] * choose(k, j);
+    const std::vector<double> orders = order_counts(classes(), most);
     double count = 0;
     for (std::uint32_t k = 1; k <= most; ++k)
-      count += orders[k] * choose(pricer_.layers() - 1, k * pricer_.chunks() - 1);
+      count += orders[k] * binomial(pricer_.layers() - 1, k * pricer_.chunks() - 1);
     return static_cast<std::size_t>(std::min(count, 1e9));
   }
 
@@ -111,44 +95,19 @@ class Search {
     return true;
   }
 
-  void enumerate_orders(std::uint32_t k) {
-    const bool skip_alike = interchangeable();
-    std::vector<std::uint32_t> order;
-    std::vector<bool> taken(pricer_.device_count());
-    const std::function<void()> extend = [&] {
-      if (order.size() == k) return enumerate_cuts(order);
-      std::set<std::uint32_t> tried;
-      for (std::uint32_t d = 0; d < pricer_.device_count(); ++d) {
-        if (taken[d] || (skip_alike && !tried.insert(pricer_.device_kind(d)).second)) continue;
-        taken[d] = true;
-        order.push_back(d);
-        extend();
-        order.pop_back();
-        taken[d] = false;
-      }
-    };
-    extend();
+  DeviceClasses classes() const {
+    DeviceClasses out(pricer_.device_count());
+    const bool alike = interchangeable();
+    for (std::uint32_t d = 0; d < out.size(); ++d) out[d] = alike ? pricer_.device_kind(d) : d;
+    return out;
   }
 
-  void enumerate_cuts(const std::vector<std::uint32_t>& order) {
-    const auto stages = static_cast<std::uint32_t>(order.size()) * pricer_.chunks();
-    std::vector<std::uint32_t> cuts{0};
-    const std::function<void()> extend = [&] {
-      const auto made = static_cast<std::uint32_t>(cuts.size()) - 1;
-      if (made + 1 == stages) {
-        cuts.push_back(pricer_.layers());
+  void enumerate(std::uint32_t k) {
+    each_order(classes(), k, [&](const std::vector<std::uint32_t>& order) {
+      each_cut(pricer_.layers(), k * pricer_.chunks(), [&](const std::vector<std::uint32_t>& cuts) {
         consider({order, cuts});
-        cuts.pop_back();
-        return;
-      }
-      const std::uint32_t left = stages - made - 1;
-      for (std::uint32_t cut = cuts.back() + 1; cut + left <= pricer_.layers(); ++cut) {
-        cuts.push_back(cut);
-        extend();
-        cuts.pop_back();
-      }
-    };
-    extend();
+      });
+    });
   }
 
   /// Keeps a candidate that fits, and the nearest miss.

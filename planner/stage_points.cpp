@@ -284,11 +284,7 @@ std::optional<StagePoint> StagePoints::quickest(DeviceId device,
                                                 Bytes edges,
                                                 std::uint32_t microbatches) const {
   std::optional<StagePoint> best;
-  const auto busy = [&](const StagePoint& point) {
-    const LayerSeconds& one = point.seconds;
-    return microbatches * (one.forward + one.backward_input + one.backward_weight) + one.norm +
-           one.update;
-  };
+  const auto busy = [&](const StagePoint& point) { return step_sum(point.seconds, microbatches); };
   for (const StagePoint& point : front(device, layers, in_flight, edges))
     if (!best || busy(point) < busy(*best)) best = point;
   return best;

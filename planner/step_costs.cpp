@@ -70,8 +70,17 @@ LayerSeconds stage_seconds(const DeviceSpec& device,
   return sum;
 }
 
+Seconds step_sum(const LayerSeconds& actions, std::uint32_t microbatches) {
+  return microbatches * (actions.forward + actions.backward_input + actions.backward_weight) +
+         actions.norm + actions.update;
+}
+
+Seconds transfer_seconds(const LinkSpec& link, double bytes) {
+  return link.latency + (link.bandwidth > 0 ? bytes / link.bandwidth : 0.0);
+}
+
 Seconds transfer_seconds(const LinkSpec& link, Bytes bytes) {
-  return link.latency + (link.bandwidth > 0 ? static_cast<double>(bytes) / link.bandwidth : 0.0);
+  return transfer_seconds(link, static_cast<double>(bytes));
 }
 
 StepCosts step_costs(const std::vector<StagePlan>& stages,

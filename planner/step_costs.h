@@ -28,7 +28,11 @@ LayerSeconds stage_seconds(const DeviceSpec& device,
                            LayerRange layers,
                            DType compute);
 
+/// Of a stage's actions in a whole step, one after the other, without overhead.
+Seconds step_sum(const LayerSeconds& actions, std::uint32_t microbatches);
+
 /// latency + bytes / bandwidth.
+Seconds transfer_seconds(const LinkSpec& link, double bytes);
 Seconds transfer_seconds(const LinkSpec& link, Bytes bytes);
 
 /// All costs of a step. Transfers between stages of one device cost nothing.

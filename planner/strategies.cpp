@@ -224,27 +224,19 @@ StrategyOutcome side_by_side(const PlanRequest& request,
   for (const VirtualWorker& worker : workers.workers)
     if (worker.share > 0) outcome.step = std::max(outcome.step, played(request, worker));
   outcome.step += workers.synchronise;
-  Seconds busy = 0;
+  std::vector<DeviceMeasure> uses;
   for (const VirtualWorker& worker : workers.workers) {
     if (worker.share == 0) continue;
     for (std::size_t s = 0; s < worker.stages.size(); ++s) {
       const WorkerStage& stage = worker.stages[s];
       const auto& seconds = costs.seconds[cluster.devices[stage.device].kind];
-      const Seconds own = worker.share * std::accumulate(seconds.begin() + stage.first,
-                                                         seconds.begin() + stage.last, 0.0);
-      busy += own;
-      ++outcome.devices_used;
-      if (const double share = memory_share(cluster, costs, worker, s);
-          share > outcome.memory_share) {
-        outcome.memory_share = share;
-        outcome.fullest = DeviceId{stage.device};
-      }
-      if (own <= outcome.slowest_busy) continue;
-      outcome.slowest_busy = own;
-      outcome.slowest = DeviceId{stage.device};
+      uses.push_back({DeviceId{stage.device},
+                      worker.share * std::accumulate(seconds.begin() + stage.first,
+                                                     seconds.begin() + stage.last, 0.0),
+                      memory_share(cluster, costs, worker, s)});
     }
   }
-  outcome.bubble = 1 - busy / std::max(outcome.devices_used * outcome.step, 1e-300);
+  set_measures(outcome, uses);
   outcome.workers = std::move(workers);
   return outcome;
 }
@@ -308,31 +300,44 @@ Result<Strategy> parse_strategy(std::string_view text) {
                fmt::format("there is no strategy \"{}\"; there are {}", text, known)};
 }
 
+void set_measures(StrategyOutcome& outcome, const std::vector<DeviceMeasure>& uses) {
+  Seconds all = 0;
+  for (const DeviceMeasure& use : uses) {
+    all += use.busy;
+    if (use.busy > outcome.slowest_busy) {
+      outcome.slowest_busy = use.busy;
+      outcome.slowest = use.device;
+    }
+    if (use.memory_share > outcome.memory_share) {
+      outcome.memory_share = use.memory_share;
+      outcome.fullest = use.device;
+    }
+  }
+  outcome.devices_used = static_cast<std::uint32_t>(uses.size());
+  outcome.bubble = 1 - all / std::max(outcome.devices_used * outcome.step, 1e-300);
+}
+
 StrategyOutcome measured_outcome(Strategy strategy, Plan plan, const ClusterSpec& cluster) {
   StrategyOutcome outcome;
   outcome.strategy = strategy;
   outcome.step = plan.predicted_step;
   const std::vector<Seconds> busy = busy_of_devices(plan);
-  for (std::uint32_t d = 0; d < busy.size(); ++d)
-    if (busy[d] > outcome.slowest_busy) {
-      outcome.slowest_busy = busy[d];
-      outcome.slowest = DeviceId{d};
-    }
-  outcome.devices_used = static_cast<std::uint32_t>(cluster.devices.size() - plan.unused.size());
-  outcome.bubble = 1 - std::accumulate(busy.begin(), busy.end(), 0.0) /
-                           std::max(outcome.devices_used * outcome.step, 1e-300);
-  for (std::uint32_t d = 0; d < plan.memory.size(); ++d) {
-    const double share = static_cast<double>(plan.memory[d].total()) /
-                         static_cast<double>(cluster.devices[d].memory);
-    if (share <= outcome.memory_share) continue;
-    outcome.memory_share = share;
-    outcome.fullest = DeviceId{d};
-  }
+  std::vector<bool> used(cluster.devices.size(), true);
+  for (const DeviceId device : plan.unused) used[device.index()] = false;
+  std::vector<DeviceMeasure> uses;
+  for (std::uint32_t d = 0; d < used.size(); ++d)
+    if (used[d])
+      uses.push_back({DeviceId{d}, busy[d],
+                      static_cast<double>(plan.memory[d].total()) /
+                          static_cast<double>(cluster.devices[d].memory)});
+  set_measures(outcome, uses);
   outcome.plan = std::move(plan);
   return outcome;
 }
 
-StrategyOutcome run_strategy(Strategy strategy, const PlanRequest& request) {
+StrategyOutcome run_strategy(Strategy strategy,
+                             const PlanRequest& request,
+                             const std::vector<StrategyOutcome>& known) {
   PlanOptions options = request.options;
   if (strategy != Strategy::configured) options.pinned.clear();
   const PlanRequest open{request.model, request.cluster, request.profile, options,
@@ -346,7 +351,7 @@ StrategyOutcome run_strategy(Strategy strategy, const PlanRequest& request) {
     case Strategy::memory_balanced: return memory_balanced(open);
     case Strategy::zebra: return zebra_outcome(open);
     case Strategy::expert_parallel: return expert_parallel_outcome(open);
-    case Strategy::automatic: return automatic_outcome(open);
+    case Strategy::automatic: return automatic_outcome(open, known);
     case Strategy::configured: break;
   }
   auto plan = make_plan(open.model, open.cluster, open.profile, options, open.profile_at);

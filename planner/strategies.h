@@ -74,8 +74,19 @@ struct StrategyOutcome {
   std::uint32_t devices_used = 0;
 };
 
-StrategyOutcome run_strategy(Strategy strategy, const PlanRequest& request);
+/// `known`: what others came to for the same request, which `auto` does not ask again.
+StrategyOutcome run_strategy(Strategy strategy,
+                             const PlanRequest& request,
+                             const std::vector<StrategyOutcome>& known = {});
 
+/// A device that a step uses.
+struct DeviceMeasure {
+  DeviceId device;
+  Seconds busy = 0;         ///< computing, of a step
+  double memory_share = 0;  ///< predicted peak by memory
+};
+/// The measures of an outcome whose step is known.
+void set_measures(StrategyOutcome& outcome, const std::vector<DeviceMeasure>& uses);
 /// The measures of any plan, by the same rules.
 StrategyOutcome measured_outcome(Strategy strategy, Plan plan, const ClusterSpec& cluster);
 

@@ -11,6 +11,7 @@
 
 #include "planner/device_kinds.h"
 #include "planner/printable.h"
+#include "planner/step_costs.h"
 
 namespace troupe {
 namespace {
@@ -20,10 +21,6 @@ constexpr std::array<std::string_view, worker_allocation_count> allocation_names
 
 Error invalid(std::string text) {
   return {ErrorCode::invalid_input, std::move(text)};
-}
-
-Seconds link_seconds(const LinkSpec& link, double bytes) {
-  return link.latency + (link.bandwidth > 0 ? bytes / link.bandwidth : 0);
 }
 
 /// Nodes of one kind's devices, and the devices by node.
@@ -166,9 +163,9 @@ Seconds exchange_seconds(const WorkerCluster& cluster,
   });
   Seconds longest = 0;
   for (const auto& [node, bytes] : network)
-    longest = std::max(longest, link_seconds(cluster.between_nodes, bytes));
+    longest = std::max(longest, transfer_seconds(cluster.between_nodes, bytes));
   for (const auto& [device, bytes] : near)
-    longest = std::max(longest, link_seconds(cluster.within_node, bytes));
+    longest = std::max(longest, transfer_seconds(cluster.within_node, bytes));
   return longest;
 }
 

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "planner/counted.h"
+#include "planner/step_costs.h"
 
 namespace troupe {
 namespace {
@@ -21,10 +22,6 @@ Error invalid(std::string text) {
 
 bool bad(double value) {
   return !(value >= 0) || !std::isfinite(value);
-}
-
-Seconds link_seconds(const LinkSpec& link, double bytes) {
-  return link.latency + (link.bandwidth > 0 ? bytes / link.bandwidth : 0);
 }
 
 /// Sums over layers [first, last) by differences.
@@ -96,8 +93,8 @@ class StageCosts {
   }
   /// Of what crosses the border before layer `cut`, one way.
   Seconds border(Neighbour place, std::size_t cut) const {
-    return link_seconds(place == near ? cluster_.within_node : cluster_.between_nodes,
-                        costs_.layers[cut - 1].output_bytes);
+    return transfer_seconds(place == near ? cluster_.within_node : cluster_.between_nodes,
+                            costs_.layers[cut - 1].output_bytes);
   }
   Neighbour neighbour(std::size_t one, std::size_t other) const {
     return classes_[one].device.node == classes_[other].device.node ? near : far;
