@@ -7,6 +7,7 @@
 #include "actors/launch.h"
 #include "apps/config_arguments.h"
 #include "apps/joint_tables.h"
+#include "apps/outcome_page.h"
 #include "apps/plan_inputs.h"
 #include "apps/plan_page.h"
 #include "apps/plan_tables.h"
@@ -276,14 +277,14 @@ Error with_way_out(Error error, const LoadedConfig& config, const PlanInputs& in
 }
 
 /// Flags that would say nothing together.
-Status check_flags(const PlanArguments& arguments, bool own) {
+Status check_flags(const PlanArguments& arguments) {
   const auto refuse = [](std::string text) {
     return Error{ErrorCode::invalid_input, std::move(text)};
   };
-  if (!arguments.html.empty() && (arguments.compares || !own))
+  if (!arguments.html.empty() && arguments.compares)
     return refuse(
-        "--html shows the configuration's plan beside other schedules; leave out --strategy and "
-        "--compare");
+        "--html shows one plan beside others; leave out --compare, or name a strategy with "
+        "--strategy NAME --html FILE");
   if (arguments.compares && (arguments.why || !arguments.strategy.empty()))
     return refuse(
         "--compare puts strategies in one table, without their reasons; leave out --explain and "
@@ -317,6 +318,12 @@ ExitCode plan_otherwise(const LoadedConfig& config,
   StrategyOutcome outcome = run_strategy(strategy, request);
   if (outcome.refused) return report_error(*outcome.refused, console);
   inputs.add_note(outcome.plan);
+  if (!arguments.html.empty()) {
+    const StrategyOutcome trained = trained_outcome(request);
+    const Status written = write_file(
+        arguments.html, outcome_page(spec.name, inputs.looked_at(), outcome, trained, request));
+    if (!written) return report_error(written.error(), console);
+  }
   return print_outcome(outcome, config, {}, request, arguments, console);
 }
 
@@ -325,7 +332,7 @@ ExitCode plan(const ConfigArguments& file, const PlanArguments& arguments, const
                                                    : parse_strategy(arguments.strategy);
   if (!strategy) return report_error(strategy.error(), console);
   const bool own = *strategy == Strategy::configured;
-  if (const Status agree = check_flags(arguments, own); !agree)
+  if (const Status agree = check_flags(arguments); !agree)
     return report_error(agree.error(), console);
   if (const Status apart = check_outputs({file.file}, {arguments.html}); !apart)
     return report_error(apart.error(), console);
@@ -370,7 +377,8 @@ void add_plan(CLI::App& app, ChosenCommand& chosen) {
   command->add_flag("--json", what.json, "Print the plan, or the table, as JSON");
   command
       ->add_option("--html", what.html,
-                   "Write a page: this plan, the runner-up and other schedules side by side")
+                   "Write a page: this plan, the runner-up and other schedules side by side; of "
+                   "another strategy, what it came to beside the plan that trains")
       ->type_name("FILE");
   command->footer(
       "Examples:\n"
@@ -382,6 +390,7 @@ void add_plan(CLI::App& app, ChosenCommand& chosen) {
       "  troupe plan conf/demo.toml --strategy hetpipe --explain\n"
       "  troupe plan conf/demo.toml --json > plan.json\n"
       "  troupe plan conf/demo.toml --html plans.html\n"
+      "  troupe plan conf/offload.toml --strategy auto --html auto.html\n"
       "\nCPU devices without rates of a profile are measured first. Exit code 3: the model does "
       "not fit.\n--compare ends with 0 where one strategy has a plan; else with 3 where one is "
       "only "

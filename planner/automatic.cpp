@@ -14,19 +14,20 @@ namespace {
 /// Relative difference of step times below which the plan that trains wins.
 constexpr double same_time = 1e-9;
 
-StrategyOutcome trained(const PlanRequest& request) {
-  auto plan = choose_plan(request.model, request.cluster, request.profile, request.options,
-                          request.profile_at);
-  if (plan) return measured_outcome(Strategy::configured, std::move(*plan), request.cluster);
-  StrategyOutcome refused;
-  refused.refused = plan.error();
-  return refused;
-}
-
 /// The strategies whose plans neither the planner's search nor joint_plan holds.
 constexpr Strategy others[] = {Strategy::hetpipe, Strategy::zebra, Strategy::expert_parallel};
 
 }  // namespace
+
+StrategyOutcome trained_outcome(const PlanRequest& request) {
+  auto plan = choose_plan(request.model, request.cluster, request.profile, request.options,
+                          request.profile_at);
+  if (plan) return measured_outcome(Strategy::configured, std::move(*plan), request.cluster);
+  StrategyOutcome refused;
+  refused.strategy = Strategy::configured;
+  refused.refused = plan.error();
+  return refused;
+}
 
 StrategyOutcome joint_outcome(JointPlan plan, const ClusterSpec& cluster) {
   StrategyOutcome outcome;
@@ -75,7 +76,8 @@ StrategyOutcome automatic_outcome(const PlanRequest& request,
   const auto outcome_of = [&](Strategy strategy) {
     for (const StrategyOutcome& one : known)
       if (one.strategy == strategy) return one;
-    return strategy == Strategy::configured ? trained(request) : run_strategy(strategy, request);
+    return strategy == Strategy::configured ? trained_outcome(request)
+                                            : run_strategy(strategy, request);
   };
   StrategyOutcome best = outcome_of(Strategy::configured);
   const auto offer = [&best](StrategyOutcome other) {

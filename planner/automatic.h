@@ -12,6 +12,10 @@ namespace troupe {
 StrategyOutcome automatic_outcome(const PlanRequest& request,
                                   const std::vector<StrategyOutcome>& known);
 
+/// The plan that trains, with its own choice of what the request leaves open; refused as
+/// choose_plan.
+StrategyOutcome trained_outcome(const PlanRequest& request);
+
 /// The measures of a joint plan, by the rules of measured_outcome.
 StrategyOutcome joint_outcome(JointPlan plan, const ClusterSpec& cluster);
 

@@ -10,7 +10,7 @@ namespace {
 
 /// Equal parts of at most `at_most`, rounded up to whole cache lines of f32.
 std::uint64_t part(std::uint64_t n, std::uint64_t at_most) {
-  const std::uint64_t parts = shard_count(n, at_most);
+  const std::uint64_t parts = std::max<std::uint64_t>(1, shard_count(n, at_most));
   return std::max<std::uint64_t>(1, (shard_count(n, parts) + 15) / 16 * 16);
 }
 
@@ -19,7 +19,7 @@ std::uint64_t part(std::uint64_t n, std::uint64_t at_most) {
 MatmulShards matmul_shards(std::uint64_t m, std::uint64_t n, std::uint32_t threads) {
   // Every shard packs its part of b. Cut by columns, no part is packed twice; cut by rows, each is
   // packed for fewer products. Four shards a thread even out threads that are not equally fast.
-  MatmulShards s{m, n};
+  MatmulShards s{std::max<std::uint64_t>(m, 1), std::max<std::uint64_t>(n, 1)};  // of none: 0
   if (threads == 1) return s;
   const auto count = [&] { return shard_count(m, s.rows) * shard_count(n, s.columns); };
   const std::uint64_t wanted = 4 * threads;
