@@ -112,12 +112,14 @@ ClusterSpec cluster_from_json(const Json& json) {
 Json options_to_json(const PlanOptions& options) {
   Json pinned = Json::array();
   for (const StagePlan& stage : options.pinned)
-    pinned.push_back({stage.layers.first, stage.layers.last, stage.device});
+    pinned.push_back({stage.layers.first, stage.layers.last, stage.device, stage.recompute.full,
+                      stage.recompute.selective});
   return {{"shape", options.shape},
           {"schedule", options.schedule},
           {"chunks", options.chunks},
           {"pinned", pinned},
           {"transfer_slots", options.transfer_slots},
+          {"recompute", options.recompute},
           {"choose_microbatches", options.choose_microbatches},
           {"choose_schedule", options.choose_schedule}};
 }
@@ -129,8 +131,10 @@ PlanOptions options_from_json(const Json& json) {
   json.at("chunks").get_to(options.chunks);
   for (const Json& one : json.at("pinned"))
     options.pinned.push_back({{one.at(0).get<std::uint32_t>(), one.at(1).get<std::uint32_t>()},
-                              one.at(2).get<DeviceId>()});
+                              one.at(2).get<DeviceId>(),
+                              {one.at(3).get<std::uint32_t>(), one.at(4).get<std::uint32_t>()}});
   json.at("transfer_slots").get_to(options.transfer_slots);
+  json.at("recompute").get_to(options.recompute);
   json.at("choose_microbatches").get_to(options.choose_microbatches);
   json.at("choose_schedule").get_to(options.choose_schedule);
   return options;

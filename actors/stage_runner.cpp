@@ -12,6 +12,7 @@ StageSpec stage_spec_of(const Plan& plan, StageId stage, const StageOptions& opt
   spec.model = plan.model;
   spec.shape = plan.shape;
   spec.layers = plan.stages.at(stage.index()).layers;
+  spec.recompute = plan.stages.at(stage.index()).recompute;
   spec.split_backward = plan.schedule.split_backward;
   spec.in_flight = plan.in_flight.at(stage.index());
   spec.deferred = plan.deferred.at(stage.index());

@@ -69,6 +69,8 @@ class ConfigBuilder {
   void build_disturbance(const ConfigReader& table);
   // config_plan.cpp
   void build_plan();
+  void build_stages(const ConfigReader& plan);
+  void check_recompute(const ConfigReader& plan);
   void build_pinned_stages(const ConfigReader& plan);
   void build_cuts(const ConfigReader& plan);
   void check_coverage();

@@ -208,6 +208,9 @@ constexpr ConfigKey keys[] = {
      "Virtual stages per device; more than 1 only with the interleaved schedule."},
     {"plan", "transfer_slots", integer, has_default, "2", 1, 64, "",
      "Receive buffers per edge between stages."},
+    {"plan", "recompute", choice, has_default, "\"none\"", 0, 0, "none|selective|full",
+     "What blocks compute again in the backward instead of keeping it, with the same bits. "
+     "selective: outputs of norms and activations. full: everything but their own output."},
     {"plan", "cuts", integers, optional, "[7, 13, 19]", 1, 100001, "",
      "Pinned: the first layer of every stage but the first. Layer 0 is the embedding, then the "
      "blocks, then the head."},
@@ -217,6 +220,8 @@ constexpr ConfigKey keys[] = {
      "First and last layer of the stage, or one layer. Layer 0 is the embedding, then the blocks, "
      "then the head."},
     {"plan.stage", "device", text, required, "\"gpu0\"", 0, 0, "", "Name of the stage's device."},
+    {"plan.stage", "recompute", choice, optional, "\"full\"", 0, 0, "none|selective|full",
+     "What the blocks of this stage compute again. Absent: plan.recompute."},
 
     {"cluster", "profile", text, optional, "\"profile.toml\"", 0, 0, "",
      "A file that troupe profile wrote, relative to this one: its rates replace the measurement of "

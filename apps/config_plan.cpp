@@ -38,6 +38,13 @@ void ConfigBuilder::build_plan() {
   options.chunks = plan.integer32("chunks");
   options.transfer_slots = plan.integer32("transfer_slots");
   check_bf16();
+  if (const auto policy = parse_recompute(plan.text("recompute"))) options.recompute = *policy;
+  build_stages(plan);
+  check_recompute(plan);
+}
+
+void ConfigBuilder::build_stages(const ConfigReader& plan) {
+  PlanOptions& options = spec_.plan;
   if (plan.usable({"chunks", "schedule"})) {
     if (options.chunks > 1 && options.choose_schedule)
       report(plan.at("chunks"),
@@ -129,6 +136,11 @@ void ConfigBuilder::build_pinned_stages(const ConfigReader& plan) {
       if (const auto index =
               device_named(stage.at("device"), "plan.stage.device", stage.text("device")))
         pinned.device = DeviceId{*index};
+    Recompute policy = spec_.plan.recompute;
+    if (stage.has("recompute"))
+      if (const auto own = parse_recompute(stage.text("recompute"))) policy = *own;
+    if (pinned.layers.last > pinned.layers.first)
+      pinned.recompute = recompute_all(spec_.model, pinned.layers, policy);
     stage_places_.push_back(stage.at("layers"));
     spec_.plan.pinned.push_back(pinned);
   }
@@ -186,7 +198,27 @@ void ConfigBuilder::build_cuts(const ConfigReader& plan) {
                       counted(stages, "stage"), counted(devices.size(), "device"),
                       counted(devices.size() - 1, "cut")));
   }
-  for (std::size_t s = 0; s < stages; ++s) spec_.plan.pinned[s].device = DeviceId{devices[s]};
+  for (std::size_t s = 0; s < stages; ++s) {
+    StagePlan& stage = spec_.plan.pinned[s];
+    stage.device = DeviceId{devices[s]};
+    stage.recompute = recompute_all(spec_.model, stage.layers, spec_.plan.recompute);
+  }
+}
+
+void ConfigBuilder::check_recompute(const ConfigReader& plan) {
+  if (spec_.plan.choose_schedule || spec_.plan.schedule != ScheduleKind::zero_bubble_h1) return;
+  const auto refuse = [&](Position at, const std::string& key, const std::string& value) {
+    report(at, fmt::format(
+                   "{} = \"{}\" with plan.schedule = \"zb-h1\"{}: a backward that is cut in two "
+                   "computes nothing again; nearest legal value: \"none\", or schedule = "
+                   "\"1f1b\"",
+                   key, value, place(plan, "schedule", "plan.schedule")));
+  };
+  if (spec_.plan.recompute != Recompute::none)
+    refuse(plan.at("recompute"), "plan.recompute", plan.text("recompute"));
+  for (const ConfigReader& stage : plan.tables("stage"))
+    if (stage.has("recompute") && stage.text("recompute") != "none")
+      refuse(stage.at("recompute"), "plan.stage.recompute", stage.text("recompute"));
 }
 
 void ConfigBuilder::check_coverage() {

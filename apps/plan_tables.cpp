@@ -50,6 +50,9 @@ Table stage_table(const Plan& plan, const ClusterSpec& cluster) {
   const bool defers = std::any_of(plan.deferred.begin(), plan.deferred.end(),
                                   [](std::uint32_t count) { return count > 0; });
   if (defers) columns.push_back({"deferred", "deferred", true});
+  const bool again = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                 [](const StagePlan& stage) { return !stage.recompute.none(); });
+  if (again) columns.push_back({"computed again", "recompute", false});
   Table table(columns);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const StagePlan& stage = plan.stages[s];
@@ -62,6 +65,9 @@ Table stage_table(const Plan& plan, const ClusterSpec& cluster) {
                                {device, device},
                                {fmt::format("{}", flight), flight}};
     if (defers) row.push_back({fmt::format("{}", plan.deferred[s]), plan.deferred[s]});
+    if (again)
+      row.push_back({to_text(stage.recompute),
+                     {{"full", stage.recompute.full}, {"selective", stage.recompute.selective}}});
     table.add(std::move(row));
   }
   return table;

@@ -67,13 +67,30 @@ void count_actions(LayerProfile& profile,
       counted([&](Stream& stream) { layer.layer->backward_weight(stream, call, backward); });
 }
 
+/// What differs of a block under a policy, from the block that keeps everything.
+RecomputedLayer profile_again(const LayerProfile& kept,
+                              const ModelSpec& model,
+                              const StepShape& shape,
+                              std::uint32_t index,
+                              Recompute policy) {
+  const Extent extent{shape.microbatch_size, shape.sequence_length};
+  ParameterAreas areas;
+  StageLayer layer = kernels::build_layer(model, index, shape.compute, extent, Share::none, policy,
+                                          nullptr, areas);
+  LayerProfile counts;
+  count_actions(counts, model, shape.compute, extent, layer);
+  return {layer.saved_bytes, kernels::forward_workspace(layer, extent),
+          kernels::backward_workspace(layer, model, shape.compute, extent),
+          counts.backward_input - kept.backward_input};
+}
+
 LayerProfile profile_layer(const ModelSpec& model, const StepShape& shape, std::uint32_t index) {
   const Extent extent{shape.microbatch_size, shape.sequence_length};
   // Alone on its stage: a tied head then has its own copy of the table.
   const Share share = kernels::table_share_of(model, {index, index + 1}, index);
   ParameterAreas areas;
-  StageLayer layer =
-      kernels::build_layer(model, index, shape.compute, extent, share, nullptr, areas);
+  StageLayer layer = kernels::build_layer(model, index, shape.compute, extent, share,
+                                          Recompute::none, nullptr, areas);
   LayerProfile profile;
   profile.kind = layer.kind;
   profile.weight_bytes = areas.weights.used();
@@ -93,6 +110,10 @@ LayerProfile profile_layer(const ModelSpec& model, const StepShape& shape, std::
   profile.output_bytes = kernels::boundary_bytes(model, shape.compute, extent);
   count_actions(profile, model, shape.compute, extent, layer);
   count_parameters(profile, model, layer);
+  if (layer.kind == LayerKind::block) {
+    profile.selective = profile_again(profile, model, shape, index, Recompute::selective);
+    profile.full = profile_again(profile, model, shape, index, Recompute::full);
+  }
   return profile;
 }
 
@@ -110,7 +131,8 @@ Bytes workspace_bytes(const StageSpec& spec) {
     ParameterAreas areas;
     const StageLayer layer = kernels::build_layer(
         spec.model, index, spec.shape.compute, extent,
-        kernels::table_share_of(spec.model, {index, index + 1}, index), nullptr, areas);
+        kernels::table_share_of(spec.model, {index, index + 1}, index),
+        recompute_of(spec.recompute, spec.model, spec.layers, index), nullptr, areas);
     most = std::max({most, kernels::forward_workspace(layer, extent),
                      kernels::backward_workspace(layer, spec.model, spec.shape.compute, extent)});
   }

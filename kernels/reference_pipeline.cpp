@@ -66,6 +66,7 @@ Status ReferencePipeline::State::allocate() {
   for (std::uint32_t s = 0; s < spec.layers.size(); ++s) {
     specs.push_back({spec.model, spec.shape, spec.layers[s], spec.schedule.split_backward,
                      in_flight[s], deferred[s], spec.optimizer, spec.seed});
+    if (!spec.recompute.empty()) specs.back().recompute = spec.recompute.at(s);
     Bytes& most = workspace.at(placed[s].index());
     most = std::max(most, workspace_bytes(specs.back()));
   }

@@ -20,6 +20,7 @@ struct PipelineSpec {
   std::vector<LayerRange> layers;
   Schedule schedule;
   std::vector<Device*> devices;
+  std::vector<StageRecompute> recompute = {};  ///< by StageId; empty: nothing is computed again
 };
 
 class ReferencePipeline {

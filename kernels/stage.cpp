@@ -45,6 +45,7 @@ Status StageBody::allocate_parameters(Arena& arena) {
     ParameterAreas areas{Area(data[0], bytes.weights), Area(data[1], bytes.gradients),
                          Area(data[2], bytes.optimizer)};
     layers_.push_back(build_layer(spec_.model, index, spec_.shape.compute, largest(), share,
+                                  recompute_of(spec_.recompute, spec_.model, spec_.layers, index),
                                   layers_.empty() ? nullptr : &layers_.front(), areas));
   }
   return {};
@@ -252,6 +253,11 @@ Result<std::unique_ptr<Stage>> Stage::create(Device& device,
     return Error{ErrorCode::invalid_input,
                  fmt::format("a stage of layers [{}, {}) is not within the model's [0, {})",
                              spec.layers.first, spec.layers.last, layer_count(spec.model))};
+  if (spec.split_backward && !spec.recompute.none())
+    return Error{
+        ErrorCode::invalid_input,
+        "a split backward computes nothing again; a stage with recomputation needs a fused "
+        "one (1f1b, gpipe or interleaved)"};
   const bool counts_only = device.arena().backing() == Arena::Backing::counting;
   auto stage = std::make_unique<kernels::StageBody>(spec, counts_only);
   TROUPE_TRY(stage->allocate(device.arena(), workspace));

@@ -42,6 +42,8 @@ struct StageSpec {
   /// For evaluation and generation: no gradients and no optimizer state are taken; state() has
   /// them with rank 0, and a step must not be begun.
   bool weights_only = false;
+  /// What blocks compute again in their backward: with a fused one only.
+  StageRecompute recompute = {};
 };
 
 /// One gradient's contribution to the norm. `sum_of_squares` is in double, over the f32 gradient in

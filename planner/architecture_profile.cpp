@@ -135,6 +135,26 @@ BlockCut cut_of(const Counter& of) {
   return cut;
 }
 
+/// What differs of a block that computes again, as kernels/layers/block.cpp does: everything but
+/// its last product, of a block with experts its whole forward; or norms and activation.
+void add_recomputed(LayerProfile& out,
+                    const BlockShape& shape,
+                    const LayerOps& products,
+                    const Counter& of) {
+  const LayerProfile all = recomputed(out, Recompute::full);
+  out.full = {all.saved_bytes, all.forward_workspace_bytes, all.backward_workspace_bytes,
+              all.again};
+  if (shape.experts == 0) out.full->again = out.forward - count_of({products.back()}, of, 1);
+  const Pointwise work = pointwise_of(shape, of);
+  const Bytes cheap = elements_bytes(of, work.norms + work.inner);
+  const double elements = 2 * work.norms + (shape.gated ? 3 : 2) * work.inner;
+  const OpCount again{0, 7.5 * work.norms + (shape.gated ? 11 : 14) * work.inner,
+                      moved(elements * of.element), static_cast<std::uint32_t>(shape.norms) + 1};
+  out.selective = {
+      out.saved_bytes - std::min(out.saved_bytes, cheap), out.forward_workspace_bytes + cheap,
+      std::max(out.backward_workspace_bytes, out.forward_workspace_bytes) + cheap, again};
+}
+
 LayerProfile block_profile(const Counter& of, std::uint32_t block) {
   const BlockShape shape = block_shape(of.model, block, of.length);
   const BlockCut cut = cut_of(of);
@@ -159,6 +179,7 @@ LayerProfile block_profile(const Counter& of, std::uint32_t block) {
   out.backward_workspace_bytes =
       whole(2 * of.boundary() + deferred + (inner + routed) * of.element);
   if (shape.experts > 0) out.forward_workspace_bytes = whole(routed * of.element);
+  add_recomputed(out, shape, products, of);
   return out;
 }
 

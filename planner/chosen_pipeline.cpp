@@ -24,6 +24,7 @@ constexpr std::size_t filled_candidates = 24;
 PlanOptions fused(PlanOptions options) {
   options.schedule = ScheduleKind::one_f_one_b;
   options.chunks = 1;
+  options.recompute = Recompute::none;  // the points say who computes again
   options.pinned.clear();
   return options;
 }

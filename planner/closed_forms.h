@@ -7,7 +7,7 @@
 /// (PipeDream-2BW, appendix A).
 #pragma once
 
-#include <cstdint>
+#include "planner/recompute.h"
 
 namespace troupe {
 
@@ -16,8 +16,6 @@ namespace troupe {
 struct GptShape {
   double layers = 1, hidden = 1, heads = 1, sequence = 1, vocabulary = 1;
 };
-
-enum class Recompute : std::uint8_t { none, selective, full };
 
 /// How the activations of a block are cut: `tensor` ranks, and whether what tensor parallelism
 /// leaves whole is cut along the sequence.

@@ -33,12 +33,45 @@ Seconds seconds_of(const OpCount& count, const DeviceRates& rates, DType compute
   return std::max(arithmetic, memory) + count.launches * rates.launch;
 }
 
+LayerProfile recomputed(const LayerProfile& layer, Recompute policy) {
+  LayerProfile made = layer;
+  if (policy == Recompute::none) return made;
+  const auto& known = policy == Recompute::full ? layer.full : layer.selective;
+  if (known) {
+    made.saved_bytes = known->saved_bytes;
+    made.forward_workspace_bytes = known->forward_workspace_bytes;
+    made.backward_workspace_bytes = known->backward_workspace_bytes;
+    made.again = known->again;
+  } else if (policy == Recompute::full) {
+    const Bytes rest = layer.saved_bytes - std::min(layer.saved_bytes, layer.output_bytes);
+    made.saved_bytes -= rest;
+    made.forward_workspace_bytes += rest;
+    made.backward_workspace_bytes =
+        std::max(layer.backward_workspace_bytes, layer.forward_workspace_bytes) + rest;
+    made.again = layer.forward;
+  }
+  return made;
+}
+
 LayerSeconds seconds_of(const LayerProfile& profile, const DeviceRates& rates, DType compute) {
   return {seconds_of(profile.forward, rates, compute),
-          seconds_of(profile.backward_input, rates, compute),
+          seconds_of(profile.backward_input, rates, compute) +
+              seconds_of(profile.again, rates, compute),
           seconds_of(profile.backward_weight, rates, compute),
           seconds_of(profile.norm, rates, DType::f32),
           seconds_of(profile.update, rates, DType::f32)};
+}
+
+Seconds again_seconds(const LayerProfile& layer,
+                      Seconds forward,
+                      const DeviceRates& rates,
+                      DType compute) {
+  if (layer.again == OpCount{}) return 0;
+  if (layer.again.matmul_flops > 0 && layer.forward.matmul_flops > 0)
+    return forward * layer.again.matmul_flops / layer.forward.matmul_flops;
+  if (rates.memory > 0 && rates.vector_f32 > 0) return seconds_of(layer.again, rates, compute);
+  return forward * static_cast<double>(layer.again.bytes_moved) /
+         static_cast<double>(std::max<Bytes>(layer.forward.bytes_moved, 1));
 }
 
 LayerSeconds carried_over(const LayerSeconds& seconds,

@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "planner/model.h"
+#include "planner/recompute.h"
 #include "planner/units.h"
 
 namespace troupe {
@@ -21,6 +22,14 @@ struct OpCount {
   /// Promise: `part` is no more than `whole` in anything.
   friend OpCount operator-(OpCount whole, const OpCount& part);
   friend bool operator==(const OpCount&, const OpCount&) = default;
+};
+
+/// What differs of a block that computes again.
+struct RecomputedLayer {
+  Bytes saved_bytes = 0;
+  Bytes forward_workspace_bytes = 0;
+  Bytes backward_workspace_bytes = 0;
+  OpCount again;  ///< of one backward
 };
 
 /// One layer at one microbatch shape. Filled by kernels/profile_layer on the meta device.
@@ -43,7 +52,14 @@ struct LayerProfile {
   Bytes backward_workspace_bytes = 0;  ///< of I, W or fused B, the largest
   Bytes update_workspace_bytes = 0;
   Bytes output_bytes = 0;  ///< the boundary tensor after this layer (and its gradient's size)
+  OpCount again;           ///< what backward computes again, beside backward_input
+  /// Of a block; without them `recomputed` has its own rule.
+  std::optional<RecomputedLayer> selective, full;
 };
+
+/// The layer under a policy. Where the profile does not say: full keeps the output alone, runs
+/// all of F again and has the rest of what was saved as workspace; selective changes nothing.
+LayerProfile recomputed(const LayerProfile& layer, Recompute policy);
 
 /// Measured or catalogued seconds of each action of one layer kind on one device.
 struct LayerSeconds {
@@ -65,6 +81,13 @@ struct DeviceRates {
 /// Roofline: max(flops / rate, bytes / bandwidth) + launches x overhead.
 Seconds seconds_of(const OpCount& count, const DeviceRates& rates, DType compute);
 LayerSeconds seconds_of(const LayerProfile& profile, const DeviceRates& rates, DType compute);
+/// Seconds of what a layer computes again, which are part of backward_input, where its forward
+/// takes `forward`: its share of the forward's products or, without products, by the rates, or by
+/// bytes where there are none.
+Seconds again_seconds(const LayerProfile& layer,
+                      Seconds forward,
+                      const DeviceRates& rates,
+                      DType compute);
 
 /// What `wanted` takes where `at` took `seconds`: the same layer at another size. Each action goes
 /// by its flops in matrix products or, where it has none, by the bytes it moves.

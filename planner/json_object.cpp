@@ -10,15 +10,24 @@ namespace troupe {
 
 using nlohmann::json;
 
-JsonObject::JsonObject(const json& value, std::string path, std::initializer_list<const char*> keys)
+JsonObject::JsonObject(const json& value,
+                       std::string path,
+                       std::initializer_list<const char*> keys,
+                       std::initializer_list<const char*> optional)
     : value_(value), path_(std::move(path)) {
   if (!value.is_object()) throw JsonRefused{path_ + " is not an object"};
   for (const char* key : keys)
     if (!value.contains(key)) throw JsonRefused{this->path(key) + " is missing"};
+  const auto among = [](std::initializer_list<const char*> list, const std::string& key) {
+    return std::any_of(list.begin(), list.end(), [&](const char* known) { return key == known; });
+  };
   for (const auto& [key, ignored] : value.items())
-    if (std::none_of(keys.begin(), keys.end(),
-                     [&, k = key](const char* known) { return k == known; }))
+    if (!among(keys, key) && !among(optional, key))
       throw JsonRefused{this->path(printable(key).c_str()) + " is not a known key"};
+}
+
+bool JsonObject::has(const char* key) const {
+  return value_.contains(key);
 }
 
 const json& JsonObject::at(const char* key) const {

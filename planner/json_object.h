@@ -15,14 +15,16 @@ struct JsonRefused {
   std::string text;
 };
 
-/// One object with exactly these keys. The value must outlive it. Every member but `path` throws
-/// JsonRefused.
+/// One object with exactly these keys, and `optional` ones or not. The value must outlive it. Every
+/// member but `path` and `has` throws JsonRefused.
 class JsonObject {
  public:
   JsonObject(const nlohmann::json& value,
              std::string path,
-             std::initializer_list<const char*> keys);
+             std::initializer_list<const char*> keys,
+             std::initializer_list<const char*> optional = {});
 
+  bool has(const char* key) const;  ///< of an optional one
   const nlohmann::json& at(const char* key) const;
   std::string path(const char* key) const { return path_ + "." + key; }
 

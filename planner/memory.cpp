@@ -55,8 +55,8 @@ std::vector<MemoryPlan> memory_of(const std::vector<StagePlan>& stages,
   const auto deferred = deferred_per_stage(schedule);
   EXPECTS(stages.size() == in_flight.size());
   for (std::uint32_t s = 0; s < stages.size(); ++s) {
-    const MemoryPlan one =
-        stage_memory(model, profile, stages[s].layers, in_flight[s], deferred[s]);
+    const MemoryPlan one = stage_memory(model, profile, stages[s].layers, in_flight[s], deferred[s],
+                                        stages[s].recompute);
     MemoryPlan& device = memory.at(stages[s].device.index());
     device.weights += one.weights;
     device.gradients += one.gradients;

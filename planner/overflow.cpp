@@ -60,7 +60,9 @@ class Shipping {
     StageNeed need;
     need.in_flight = std::min(count - s, request_.options.shape.microbatch_count);
     const auto bytes = [&](std::uint32_t flight) {
-      return stage_memory(request_.model, request_.profile, stages_[s].layers, flight, 0).total();
+      return stage_memory(request_.model, request_.profile, stages_[s].layers, flight, 0,
+                          stages_[s].recompute)
+          .total();
     };
     need.each = bytes(1) - bytes(0);
     const Bytes all =
@@ -98,9 +100,9 @@ class Shipping {
   Seconds exposed(const Overflow& made) const {
     Seconds pace = 0;
     for (const StagePlan& stage : stages_) {
-      const LayerSeconds one =
-          stage_seconds(request_.cluster.devices[stage.device.index()], request_.model,
-                        request_.profile, stage.layers, request_.options.shape.compute);
+      const LayerSeconds one = stage_seconds(request_.cluster.devices[stage.device.index()],
+                                             request_.model, request_.profile, stage.layers,
+                                             request_.options.shape.compute, stage.recompute);
       pace = std::max(pace, one.forward + one.backward_input + one.backward_weight);
     }
     std::vector<Seconds> moving(stages_.size());  // for each microbatch, on average

@@ -1,4 +1,5 @@
 #include "planner/plan.h"
+#include "planner/counted.h"
 
 #include <fmt/format.h>
 
@@ -42,6 +43,12 @@ Status check_pinned(const std::vector<StagePlan>& pinned,
           fmt::format("plan: pinned stage {} holds layers {}, but the next layer to be "
                       "placed is {}; every layer is placed exactly once",
                       s, half_open_text(range), next));
+    const std::uint64_t again =
+        std::uint64_t{pinned[s].recompute.full} + pinned[s].recompute.selective;
+    if (again > block_count(model, range))
+      return refuse(fmt::format("plan: pinned stage {} computes {} again and holds {}", s,
+                                counted(again, "block"),
+                                counted(block_count(model, range), "block")));
     next = range.last;
   }
   if (next != layers)

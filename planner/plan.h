@@ -34,6 +34,7 @@ struct StepShape {
 struct StagePlan {
   LayerRange layers;
   DeviceId device;
+  StageRecompute recompute = {};
   friend bool operator==(const StagePlan&, const StagePlan&) = default;
 };
 
@@ -54,6 +55,8 @@ struct PlanOptions {
   /// Pinned: layer ranges per stage, each with its device; empty = automatic.
   std::vector<StagePlan> pinned;
   std::uint32_t transfer_slots = 2;
+  /// Of all blocks that are not pinned; pinned stages have their own.
+  Recompute recompute = Recompute::none;
   /// Left open: choose_plan (planner/plan_choice.h) puts its choice in place of shape, or of
   /// schedule and chunks. make_plan takes these as they stand.
   bool choose_microbatches = false;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -95,6 +96,12 @@ Status check_links(const ClusterSpec& cluster) {
 
 }  // namespace
 
+bool computes_again(const PlanOptions& options) {
+  if (options.pinned.empty()) return options.recompute != Recompute::none;
+  return std::any_of(options.pinned.begin(), options.pinned.end(),
+                     [](const StagePlan& stage) { return !stage.recompute.none(); });
+}
+
 Status check_request(const ModelSpec& model,
                      const ClusterSpec& cluster,
                      const PlanOptions& options) {
@@ -113,6 +120,11 @@ Status check_request(const ModelSpec& model,
   if (options.shape.microbatch_count == 0)
     return refuse("microbatch_count is 0; at least 1 is needed");
   if (options.transfer_slots == 0) return refuse("transfer_slots is 0; at least 1 is needed");
+  if (options.schedule == ScheduleKind::zero_bubble_h1 && !options.choose_schedule &&
+      computes_again(options))
+    return refuse(
+        "zero-bubble H1 cuts the backward in two, and a cut one computes nothing again; nearest: "
+        "schedule = \"1f1b\", or recompute = \"none\"");
   if (options.chunks == 0) return refuse("chunks is 0; at least 1 is needed");
   if (options.schedule == ScheduleKind::interleaved && options.chunks > layer_count(model))
     return refuse(

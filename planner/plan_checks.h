@@ -6,6 +6,9 @@
 
 namespace troupe {
 
+/// Whether some block computes again under the options: pinned stages say it themselves.
+bool computes_again(const PlanOptions& options);
+
 /// Error invalid_input: a model that is none, no device, a device without memory, node or rates, a
 /// rate, time or link that is negative or not a number, a link of endless latency,
 /// an override that names no device or gives two processes no bandwidth, a step shape without

@@ -40,8 +40,8 @@ std::vector<ScheduleChoice> schedules_of(const ModelSpec& model,
                                          const ClusterSpec& cluster,
                                          const PlanOptions& options) {
   if (!options.choose_schedule) return {{options.schedule, options.chunks}};
-  std::vector<ScheduleChoice> all{
-      {ScheduleKind::one_f_one_b, 1}, {ScheduleKind::zero_bubble_h1, 1}, {ScheduleKind::gpipe, 1}};
+  std::vector<ScheduleChoice> all{{ScheduleKind::one_f_one_b, 1}, {ScheduleKind::gpipe, 1}};
+  if (!computes_again(options)) all.insert(all.begin() + 1, {ScheduleKind::zero_bubble_h1, 1});
   // Pinned stages say themselves how many a device has.
   if (!options.pinned.empty()) {
     all.push_back({ScheduleKind::interleaved, 1});

@@ -44,7 +44,8 @@ std::vector<StagePlan> read_stages(const json& list, const ModelSpec& model, std
   std::uint32_t next = 0;
   for (const json& value : list) {
     const std::string path = fmt::format("stages[{}]", stages.size());
-    const JsonObject object(value, path, {"first_layer", "end_layer", "device", "device_name"});
+    const JsonObject object(value, path, {"first_layer", "end_layer", "device", "device_name"},
+                            {"recompute"});
     StagePlan stage{{object.u32("first_layer"), object.u32("end_layer")},
                     DeviceId{object.u32("device")}};
     object.string("device_name");
@@ -55,6 +56,15 @@ std::vector<StagePlan> read_stages(const json& list, const ModelSpec& model, std
       throw JsonRefused{
           fmt::format("{}.device = {} of {} devices", path, stage.device.value, devices)};
     next = stage.layers.last;
+    if (object.has("recompute")) {
+      const JsonObject again(object.at("recompute"), object.path("recompute"),
+                             {"full", "selective"});
+      stage.recompute = {again.u32("full"), again.u32("selective")};
+      const std::uint32_t blocks = block_count(model, stage.layers);
+      if (std::uint64_t{stage.recompute.full} + stage.recompute.selective > blocks)
+        throw JsonRefused{fmt::format("{} is {} of {} blocks", object.path("recompute"),
+                                      to_text(stage.recompute), blocks)};
+    }
     stages.push_back(stage);
   }
   if (next != layer_count(model))
@@ -156,6 +166,9 @@ Plan read_plan(const json& value) {
   plan.schedule = read_schedule(object, plan, plan.memory.size());
   plan.in_flight = read_counts(object, "in_flight");
   plan.deferred = read_counts(object, "deferred");
+  for (const StagePlan& stage : plan.stages)
+    if (plan.schedule.split_backward && !stage.recompute.none())
+      throw JsonRefused{"plan.schedule cuts the backward in two, and a stage computes again"};
   if (plan.in_flight != in_flight_per_stage(plan.schedule))
     throw JsonRefused{"plan.in_flight is not what the schedule holds"};
   if (plan.deferred != deferred_per_stage(plan.schedule))
@@ -176,11 +189,15 @@ Plan read_plan(const json& value) {
 
 std::string to_json(const Plan& plan, const ClusterSpec& cluster) {
   json stages = json::array();
-  for (const StagePlan& stage : plan.stages)
+  for (const StagePlan& stage : plan.stages) {
     stages.push_back({{"first_layer", stage.layers.first},
                       {"end_layer", stage.layers.last},
                       {"device", stage.device.value},
                       {"device_name", cluster.devices.at(stage.device.index()).name}});
+    if (!stage.recompute.none())
+      stages.back()["recompute"] = {{"full", stage.recompute.full},
+                                    {"selective", stage.recompute.selective}};
+  }
   json devices = json::array();
   for (std::size_t d = 0; d < plan.memory.size(); ++d) {
     json device = memory_json(plan.memory[d]);

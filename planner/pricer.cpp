@@ -45,13 +45,16 @@ Pricer::Pricer(const ModelSpec& model,
 }
 
 void Pricer::add_entry(LayerRange range) {
-  const MemoryPlan none = stage_memory(model_, profile_, range, 0, 0);
-  bytes_.push_back({none.weights + none.gradients + none.optimizer,
-                    stage_memory(model_, profile_, range, 1, 0).activations,
-                    stage_memory(model_, profile_, range, 0, 1).activations, none.workspace});
+  const StageRecompute again = recompute_all(model_, range, options_.recompute);
+  const auto memory = [&](std::uint32_t in_flight, std::uint32_t deferred) {
+    return stage_memory(model_, profile_, range, in_flight, deferred, again);
+  };
+  const MemoryPlan none = memory(0, 0);
+  bytes_.push_back({none.weights + none.gradients + none.optimizer, memory(1, 0).activations,
+                    memory(0, 1).activations, none.workspace});
   for (std::size_t kind = 0; kind < kind_example_.size(); ++kind)
     seconds_[kind].push_back(stage_seconds(cluster_.devices[kind_example_[kind]], model_, profile_,
-                                           range, options_.shape.compute));
+                                           range, options_.shape.compute, again));
 }
 
 std::size_t Pricer::entry(std::uint32_t first, std::uint32_t last) const {
@@ -214,9 +217,11 @@ std::size_t Pricer::actions(const Candidate& candidate) const {
 
 std::vector<StagePlan> Pricer::stages_of(const Candidate& candidate) const {
   std::vector<StagePlan> stages;
-  for (std::uint32_t s = 0; s < candidate.stage_count(); ++s)
-    stages.push_back(
-        {{candidate.cuts[s], candidate.cuts[s + 1]}, DeviceId{candidate.device_of(s)}});
+  for (std::uint32_t s = 0; s < candidate.stage_count(); ++s) {
+    const LayerRange layers{candidate.cuts[s], candidate.cuts[s + 1]};
+    stages.push_back({layers, DeviceId{candidate.device_of(s)},
+                      recompute_all(model_, layers, options_.recompute)});
+  }
   return stages;
 }
 

@@ -7,12 +7,17 @@ MemoryPlan stage_memory(const ModelSpec& model,
                         const ModelProfile& profile,
                         LayerRange layers,
                         std::uint32_t in_flight,
-                        std::uint32_t deferred) {
+                        std::uint32_t deferred,
+                        const StageRecompute& recompute) {
   MemoryPlan memory;
   Bytes saved = 0;
   Bytes kept_for_weights = 0;
   for (std::uint32_t layer = layers.first; layer < layers.last; ++layer) {
-    const LayerProfile& one = profile.layer(model, layer);
+    const LayerProfile& kept = profile.layer(model, layer);
+    const Recompute policy = recompute_of(recompute, model, layers, layer);
+    const LayerProfile again =
+        policy == Recompute::none ? LayerProfile{} : recomputed(kept, policy);
+    const LayerProfile& one = policy == Recompute::none ? kept : again;
     memory.weights += one.weight_bytes;
     memory.gradients += one.gradient_bytes;
     memory.optimizer += one.optimizer_bytes;

@@ -24,6 +24,7 @@ MemoryPlan stage_memory(const ModelSpec& model,
                         const ModelProfile& profile,
                         LayerRange layers,
                         std::uint32_t in_flight,
-                        std::uint32_t deferred);
+                        std::uint32_t deferred,
+                        const StageRecompute& recompute = {});
 
 }  // namespace troupe

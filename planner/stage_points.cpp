@@ -6,7 +6,6 @@
 
 #include "planner/counted.h"
 #include "planner/stage_memory.h"
-#include "planner/step_choices.h"
 #include "planner/step_costs.h"
 
 namespace troupe {
@@ -117,16 +116,18 @@ StagePoints::Stage StagePoints::stage_of(DeviceId device, LayerRange layers) con
     stage.largest_optimizer = std::max(stage.largest_optimizer, layer.optimizer_bytes);
     stage.update_bytes += real_bytes(layer.update.bytes_moved);
     if (layer.kind != LayerKind::block || !freedom_.recompute) continue;
-    const LayerProfile again = recomputed(layer);
-    stage.again.push_back({layer.saved_bytes - again.saved_bytes, again.backward_workspace_bytes,
-                           layer_seconds(spec, layer, compute_).forward});
+    const LayerProfile again = recomputed(layer, Recompute::full);
+    stage.again.push_back(
+        {layer.saved_bytes - again.saved_bytes,
+         std::max(again.forward_workspace_bytes, again.backward_workspace_bytes),
+         again_seconds(again, layer_seconds(spec, layer, compute_).forward, spec.rates, compute_)});
   }
   std::stable_sort(stage.again.begin(), stage.again.end(), [](const Again& a, const Again& b) {
-    return real_bytes(a.saved) * b.forward > real_bytes(b.saved) * a.forward;
+    return real_bytes(a.saved) * b.seconds > real_bytes(b.saved) * a.seconds;
   });
   for (std::size_t i = 1; i < stage.again.size(); ++i) {
     stage.again[i].saved += stage.again[i - 1].saved;
-    stage.again[i].forward += stage.again[i - 1].forward;
+    stage.again[i].seconds += stage.again[i - 1].seconds;
     stage.again[i].workspace = std::max(stage.again[i].workspace, stage.again[i - 1].workspace);
   }
   return stage;
@@ -149,7 +150,7 @@ StagePoint StagePoints::priced(DeviceId device,
     const Again& again = stage.again.at(choices.recomputed - 1);
     saved -= again.saved;
     workspace = std::max(workspace, again.workspace);
-    arithmetic.backward_input += again.forward;
+    arithmetic.backward_input += again.seconds;
   }
 
   Moves forward, backward, norm, update;

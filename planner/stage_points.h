@@ -94,7 +94,7 @@ class StagePoints {
   struct Again {
     Bytes saved = 0;      ///< less in flight, with those before it
     Bytes workspace = 0;  ///< of the backward, likewise
-    Seconds forward = 0;  ///< on the device, likewise
+    Seconds seconds = 0;  ///< on the device, likewise
   };
   /// What the points of a stage have in common.
   struct Stage {

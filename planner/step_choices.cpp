@@ -24,32 +24,17 @@ std::vector<StepShape> shapes_of(const PlanRequest& request, bool open) {
 }
 
 std::vector<std::pair<ScheduleKind, std::uint32_t>> schedules_of(const PlanRequest& request,
-                                                                 bool open) {
+                                                                 bool open,
+                                                                 bool again) {
   if (!open) return {{request.options.schedule, request.options.chunks}};
-  std::vector<std::pair<ScheduleKind, std::uint32_t>> all{
-      {ScheduleKind::gpipe, 1}, {ScheduleKind::one_f_one_b, 1}, {ScheduleKind::zero_bubble_h1, 1}};
+  std::vector<std::pair<ScheduleKind, std::uint32_t>> all{{ScheduleKind::gpipe, 1},
+                                                          {ScheduleKind::one_f_one_b, 1}};
+  if (!again) all.emplace_back(ScheduleKind::zero_bubble_h1, 1);
   if (layer_count(request.model) >= 4) all.emplace_back(ScheduleKind::interleaved, 2);
   return all;
 }
 
-ModelProfile with_recompute(const ModelProfile& profile) {
-  // The head's activations are the logits; running it again right away would save nothing.
-  ModelProfile made{recomputed(profile.embedding), recomputed(profile.block), profile.head};
-  for (const LayerProfile& block : profile.blocks) made.blocks.push_back(recomputed(block));
-  return made;
-}
-
 }  // namespace
-
-LayerProfile recomputed(const LayerProfile& layer) {
-  LayerProfile made = layer;
-  const Bytes again = layer.saved_bytes - std::min(layer.saved_bytes, layer.output_bytes);
-  made.saved_bytes -= again;
-  made.backward_input += layer.forward;
-  made.backward_workspace_bytes =
-      std::max(layer.backward_workspace_bytes, layer.forward_workspace_bytes) + again;
-  return made;
-}
 
 std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoices& open) {
   std::vector<StepChoice> choices;
@@ -60,14 +45,13 @@ std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoic
         with_microbatches(request.cluster, request.profile, kept, shape.microbatch_size);
     for (const bool again : {false, true}) {
       if (again && !open.recompute) break;
-      const ModelProfile profile = again ? with_recompute(kept) : kept;
-      const ClusterSpec cluster = again ? carried_to(at_shape, kept, profile) : at_shape;
-      for (const auto& [schedule, chunks] : schedules_of(request, open.schedule)) {
+      for (const auto& [schedule, chunks] : schedules_of(request, open.schedule, again)) {
         PlanOptions options = request.options;
         options.pinned.clear();
         options.shape = shape;
         options.schedule = schedule;
         options.chunks = chunks;
+        if (again) options.recompute = Recompute::full;
         StepChoice choice{shape, schedule, chunks, again, {}, std::nullopt};
         if (again && schedule == ScheduleKind::one_f_one_b) {
           if (auto made = choose_pipeline(request.model, at_shape, kept, options, {true, false})) {
@@ -76,7 +60,7 @@ std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoic
               choice.again.push_back(point.choices.recomputed);
           }
         } else if (const auto found =
-                       search_partition(request.model, cluster, profile, options).found) {
+                       search_partition(request.model, at_shape, kept, options).found) {
           choice.step = found->step;
         }
         choices.push_back(choice);

@@ -30,11 +30,8 @@ struct StepChoice {
 /// Every choice, the quickest first, those that do not fit last. Microbatch sizes are the powers of
 /// two up to the batch and the batch itself; schedules are all kinds, interleaved with 2 chunks.
 /// Measured times of devices are for the request's shape; with_microbatches makes those of others.
-/// Without `request.profile_at` the shape stays.
+/// Without `request.profile_at` the shape stays. A split backward (zero-bubble H1) computes nothing
+/// again.
 std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoices& open);
-
-/// A layer that keeps its output alone from F to B and runs F again before B: the rest of what it
-/// saved becomes workspace of the backward. B's input part takes the forward's work on top.
-LayerProfile recomputed(const LayerProfile& layer);
 
 }  // namespace troupe

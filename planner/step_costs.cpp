@@ -1,6 +1,7 @@
 #include "planner/step_costs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "planner/memory.h"
 
@@ -29,8 +30,10 @@ const LayerProfile& ModelProfile::layer(const ModelSpec& model, std::uint32_t la
 
 LayerSeconds layer_seconds(const DeviceSpec& device, const LayerProfile& profile, DType compute) {
   const auto measured = device.measured.find(profile.kind);
-  if (measured != device.measured.end()) return measured->second;
-  return seconds_of(profile, device.rates, compute);
+  if (measured == device.measured.end()) return seconds_of(profile, device.rates, compute);
+  LayerSeconds seconds = measured->second;
+  seconds.backward_input += again_seconds(profile, seconds.forward, device.rates, compute);
+  return seconds;
 }
 
 ClusterSpec carried_to(ClusterSpec cluster, const ModelProfile& at, const ModelProfile& wanted) {
@@ -55,16 +58,27 @@ LayerSeconds stage_seconds(const DeviceSpec& device,
                            const ModelSpec& model,
                            const ModelProfile& profile,
                            LayerRange layers,
-                           DType compute) {
+                           DType compute,
+                           const StageRecompute& recompute) {
   LayerSeconds sum;
-  const std::uint32_t first_block = std::max(layers.first, 1u);
-  const std::uint32_t last_block = std::min(layers.last, model.blocks + 1);
   if (layers.holds(0)) add_layers(sum, layer_seconds(device, profile.embedding, compute), 1);
-  if (!profile.blocks.empty())
-    for (std::uint32_t layer = first_block; layer < last_block; ++layer)
-      add_layers(sum, layer_seconds(device, profile.blocks.at(layer - 1), compute), 1);
-  else if (first_block < last_block)
-    add_layers(sum, layer_seconds(device, profile.block, compute), last_block - first_block);
+  const std::uint32_t blocks = block_count(model, layers);
+  const auto seconds_under = [&](const LayerProfile& block, Recompute policy) {
+    return policy == Recompute::none ? layer_seconds(device, block, compute)
+                                     : layer_seconds(device, recomputed(block, policy), compute);
+  };
+  if (!profile.blocks.empty()) {
+    const std::uint32_t first = std::max(layers.first, 1u) - 1;
+    for (std::uint32_t i = 0; i < blocks; ++i)
+      add_layers(sum, seconds_under(profile.blocks.at(first + i), recompute.of(i)), 1);
+  } else {
+    const std::uint32_t full = std::min(recompute.full, blocks);
+    const std::uint32_t selective = std::min(recompute.selective, blocks - full);
+    for (const auto& [count, policy] :
+         {std::pair{full, Recompute::full}, std::pair{selective, Recompute::selective},
+          std::pair{blocks - full - selective, Recompute::none}})
+      if (count > 0) add_layers(sum, seconds_under(profile.block, policy), count);
+  }
   if (layers.holds(model.blocks + 1))
     add_layers(sum, layer_seconds(device, profile.head, compute), 1);
   return sum;
@@ -100,7 +114,8 @@ StepCosts step_costs(const std::vector<StagePlan>& stages,
   const Bytes boundary = boundary_bytes(profile);
   for (std::size_t s = 0; s < count; ++s) {
     const DeviceSpec& device = cluster.devices.at(stages[s].device.index());
-    costs.stages.push_back(stage_seconds(device, model, profile, stages[s].layers, compute));
+    costs.stages.push_back(
+        stage_seconds(device, model, profile, stages[s].layers, compute, stages[s].recompute));
     costs.overhead.push_back(device.rates.action_overhead);
     if (s + 1 < count) costs.transfer_forward[s] = between(s, s + 1, boundary);
     if (s > 0) costs.transfer_backward[s] = between(s, s - 1, boundary);

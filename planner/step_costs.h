@@ -9,7 +9,7 @@
 namespace troupe {
 
 /// Seconds of one layer of a kind on a device: measured where the device was profiled, else by its
-/// rates.
+/// rates. What the profile computes again comes on top of what was measured.
 LayerSeconds layer_seconds(const DeviceSpec& device, const LayerProfile& profile, DType compute);
 
 /// The cluster for layers of other sizes: what was measured of its devices at `at`, carried over.
@@ -26,7 +26,8 @@ LayerSeconds stage_seconds(const DeviceSpec& device,
                            const ModelSpec& model,
                            const ModelProfile& profile,
                            LayerRange layers,
-                           DType compute);
+                           DType compute,
+                           const StageRecompute& recompute = {});
 
 /// Of a stage's actions in a whole step, one after the other, without overhead.
 Seconds step_sum(const LayerSeconds& actions, std::uint32_t microbatches);

@@ -52,6 +52,8 @@ StrategyOutcome pinned(Strategy strategy,
                        const std::string& how) {
   PlanOptions options = request.options;
   options.pinned = std::move(stages);
+  for (StagePlan& stage : options.pinned)
+    stage.recompute = recompute_all(request.model, stage.layers, options.recompute);
   auto plan =
       make_plan(request.model, request.cluster, request.profile, options, request.profile_at);
   if (!plan) return refused(strategy, plan.error());
@@ -138,7 +140,9 @@ WorkerCosts worker_costs(const PlanRequest& request, const std::vector<std::uint
   WorkerCosts costs;
   costs.seconds.resize(examples.size());
   for (std::uint32_t l = 0; l < layer_count(request.model); ++l) {
-    const LayerProfile& layer = request.profile.layer(request.model, l);
+    const LayerProfile& kept = request.profile.layer(request.model, l);
+    const LayerProfile layer = recomputed(
+        kept, kept.kind == LayerKind::block ? request.options.recompute : Recompute::none);
     costs.layers.push_back(
         {static_cast<double>(layer.weight_bytes + layer.gradient_bytes + layer.optimizer_bytes),
          static_cast<double>(layer.gradient_bytes), static_cast<double>(layer.saved_bytes),
@@ -152,10 +156,13 @@ WorkerCosts worker_costs(const PlanRequest& request, const std::vector<std::uint
   return costs;
 }
 
-std::vector<StagePlan> stages_of(const VirtualWorker& worker) {
+std::vector<StagePlan> stages_of(const PlanRequest& request, const VirtualWorker& worker) {
   std::vector<StagePlan> stages;
-  for (const WorkerStage& stage : worker.stages)
-    stages.push_back({{stage.first, stage.last}, DeviceId{stage.device}});
+  for (const WorkerStage& stage : worker.stages) {
+    const LayerRange layers{stage.first, stage.last};
+    stages.push_back({layers, DeviceId{stage.device},
+                      recompute_all(request.model, layers, request.options.recompute)});
+  }
   return stages;
 }
 
@@ -189,7 +196,8 @@ StrategyOutcome edgepipe(const PlanRequest& request) {
   std::iota(all.begin(), all.end(), 0u);
   const auto worker = least_slowest(request, all);
   if (!worker) return refused(Strategy::edgepipe, worker.error());
-  return pinned(Strategy::edgepipe, request, stages_of(*worker), "the least slowest stage");
+  return pinned(Strategy::edgepipe, request, stages_of(request, *worker),
+                "the least slowest stage");
 }
 
 /// Peak bytes of a worker's device by its memory.
@@ -208,7 +216,7 @@ double memory_share(const WorkerCluster& cluster,
 
 /// What a worker takes for its share of the step, played as 1F1B with its microbatches in flight.
 Seconds played(const PlanRequest& request, const VirtualWorker& worker) {
-  const StepCosts costs = step_costs(stages_of(worker), request.cluster, request.model,
+  const StepCosts costs = step_costs(stages_of(request, worker), request.cluster, request.model,
                                      request.profile, request.options.shape.compute);
   return one_f_one_b_seconds(costs, worker.share, request.options.transfer_slots,
                              request.model.tied, worker.in_flight);
@@ -251,7 +259,7 @@ StrategyOutcome one_worker(const PlanRequest& request, const VirtualWorker& work
   std::sort(members.begin(), members.end());
   const auto split = least_slowest(request, members);
   if (!split) return refused(Strategy::hetpipe, split.error());
-  return pinned(Strategy::hetpipe, request, stages_of(*split),
+  return pinned(Strategy::hetpipe, request, stages_of(request, *split),
                 "one virtual worker: the least slowest stage");
 }
 

@@ -5,6 +5,9 @@
 // Backward is cut where a split schedule cuts it: backward_input walks the chain of input gradients
 // and leaves the gradients at the outputs of the four products in `deferred`; backward_weight turns
 // those into weight gradients.
+//
+// What a block does not keep lies at the front of the workspace: in F until the next layer runs, in
+// a backward from the start of backward_input, which makes it again, to the end of backward_weight.
 #include <algorithm>
 
 #include "kernels/layers/layer.h"
@@ -39,8 +42,12 @@ Tensor columns(const Tensor& matrix, std::uint64_t first, std::uint64_t count) {
 
 class Block final : public Layer {
  public:
-  Block(const ModelSpec& model, DType compute, std::uint32_t layer, std::span<Parameter> parameters)
-      : model_(model), compute_(compute), layer_(layer) {
+  Block(const ModelSpec& model,
+        DType compute,
+        std::uint32_t layer,
+        Recompute recompute,
+        std::span<Parameter> parameters)
+      : model_(model), compute_(compute), layer_(layer), recompute_(recompute) {
     if (model.family == ModelFamily::gpt2)
       bind_gpt2(parameters);
     else
@@ -48,8 +55,8 @@ class Block final : public Layer {
   }
 
   Bytes saved_bytes(const Extent& extent) const override {
-    Area area;
-    Saved saved(*this, extent, area);
+    Area area, again;
+    Saved saved(*this, extent, area, again);
     return area.used();
   }
   Bytes deferred_bytes(const Extent& extent) const override {
@@ -58,19 +65,22 @@ class Block final : public Layer {
     return area.used();
   }
   Bytes forward_workspace_bytes(const Extent& extent) const override {
-    Area area;
+    Area kept, area;
+    Saved saved(*this, extent, kept, area);
     forward_scratch(extent, area);
     return area.used();
   }
   Bytes backward_workspace_bytes(const Extent& extent) const override {
-    Area area;
+    Area kept, area;
+    Saved saved(*this, extent, kept, area);
     Work work(*this, extent, area);
     return area.used();
   }
 
   double forward(Stream& stream, const Call& call, Tensor input, Area saved) override;
   Tensor output(const Extent& extent, Area saved) const override {
-    const Saved kept(*this, extent, saved);
+    Area again;
+    const Saved kept(*this, extent, saved, again);
     Tensor out = kept.out;
     return make_tensor(out.data, out.dtype, {extent.sequences, extent.length, model_.width});
   }
@@ -85,28 +95,30 @@ class Block final : public Layer {
     return llama() ? 2 * std::uint64_t{model_.ffn_width} : model_.ffn_width;
   }
 
-  /// Kept from F to B or W.
+  /// Read by B or W: kept from F, or made again in front of the workspace.
   struct Saved {
     Tensor mean1, rstd1, n1, qkv, lse, attended, middle, mean2, rstd2, n2, hidden, activated, out;
-    Saved(const Block& block, const Extent& extent, Area& area) {
+    Saved(const Block& block, const Extent& extent, Area& kept, Area& again) {
       const ModelSpec& model = block.model_;
       const DType type = block.compute_;
       const std::uint64_t rows = extent.rows();
+      Area& cheap = block.recompute_ == Recompute::none ? kept : again;
+      Area& dear = block.recompute_ == Recompute::full ? again : kept;
       if (!block.llama()) {
-        mean1 = area.tensor(DType::f32, {rows});
-        mean2 = area.tensor(DType::f32, {rows});
+        mean1 = dear.tensor(DType::f32, {rows});
+        mean2 = dear.tensor(DType::f32, {rows});
       }
-      rstd1 = area.tensor(DType::f32, {rows});
-      rstd2 = area.tensor(DType::f32, {rows});
-      lse = area.tensor(DType::f32, {extent.sequences, model.heads, extent.length});
-      n1 = of_rows(area, type, extent, model.width);
-      qkv = of_rows(area, type, extent, block.qkv_width());
-      attended = of_rows(area, type, extent, model.width);
-      middle = of_rows(area, type, extent, model.width);
-      n2 = of_rows(area, type, extent, model.width);
-      hidden = of_rows(area, type, extent, block.up_width());
-      activated = of_rows(area, type, extent, model.ffn_width);
-      out = of_rows(area, type, extent, model.width);
+      rstd1 = dear.tensor(DType::f32, {rows});
+      rstd2 = dear.tensor(DType::f32, {rows});
+      lse = dear.tensor(DType::f32, {extent.sequences, model.heads, extent.length});
+      n1 = of_rows(cheap, type, extent, model.width);
+      qkv = of_rows(dear, type, extent, block.qkv_width());
+      attended = of_rows(dear, type, extent, model.width);
+      middle = of_rows(dear, type, extent, model.width);
+      n2 = of_rows(cheap, type, extent, model.width);
+      hidden = of_rows(dear, type, extent, block.up_width());
+      activated = of_rows(cheap, type, extent, model.ffn_width);
+      out = of_rows(kept, type, extent, model.width);
     }
   };
 
@@ -136,19 +148,24 @@ class Block final : public Layer {
   AttentionShape attention_shape(const Extent& extent) const {
     return {extent.sequences, extent.length, model_.heads, model_.kv_heads, model_.head_width()};
   }
-  Tensor forward_scratch(const Extent& extent, Area& area) const {
+  Bytes forward_scratch_bytes(const Extent& extent) const {
     const std::uint64_t rows = extent.rows();
     const BlockParts& p = parts_;
-    return scratch(area, std::max({p.qkv.forward_workspace(rows), p.proj.forward_workspace(rows),
-                                   p.up.forward_workspace(rows), p.down.forward_workspace(rows),
-                                   attention_workspace(attention_shape(extent), compute_, false)}));
+    return std::max({p.qkv.forward_workspace(rows), p.proj.forward_workspace(rows),
+                     p.up.forward_workspace(rows), p.down.forward_workspace(rows),
+                     attention_workspace(attention_shape(extent), compute_, false)});
+  }
+  Tensor forward_scratch(const Extent& extent, Area& area) const {
+    return scratch(area, forward_scratch_bytes(extent));
   }
   Tensor backward_scratch(const Extent& extent, Area& area) const {
     const std::uint64_t rows = extent.rows();
     const BlockParts& p = parts_;
-    return scratch(area, std::max({p.qkv.backward_workspace(rows), p.proj.backward_workspace(rows),
-                                   p.up.backward_workspace(rows), p.down.backward_workspace(rows),
-                                   attention_workspace(attention_shape(extent), compute_, true)}));
+    const Bytes again = recompute_ == Recompute::none ? 0 : forward_scratch_bytes(extent);
+    return scratch(area,
+                   std::max({p.qkv.backward_workspace(rows), p.proj.backward_workspace(rows),
+                             p.up.backward_workspace(rows), p.down.backward_workspace(rows),
+                             attention_workspace(attention_shape(extent), compute_, true), again}));
   }
 
   Tensor q_of(const Tensor& qkv) const { return columns(qkv, 0, model_.width); }
@@ -161,6 +178,12 @@ class Block final : public Layer {
 
   void bind_gpt2(std::span<Parameter> parameters);
   void bind_llama(std::span<Parameter> parameters);
+  /// The forward but for its last product.
+  void run_to_activation(
+      Stream& stream, const Call& call, const Saved& s, const Tensor& x, const Tensor& work) const;
+  /// What the policy did not keep.
+  void make_again(
+      Stream& stream, const Call& call, const Saved& s, const Tensor& x, const Tensor& work) const;
   void rotate(Stream& stream, const Call& call, const Tensor& qkv, bool inverse) const;
   /// out = norm(x), or with `middle` (rank > 0): middle += x, out = norm(middle).
   void forward_norm(Stream& stream,
@@ -183,6 +206,7 @@ class Block final : public Layer {
   ModelSpec model_;
   DType compute_;
   std::uint32_t layer_;
+  Recompute recompute_;
   BlockParts parts_;
 };
 
@@ -260,12 +284,8 @@ void Block::drop(
           make_tensor(x.data, x.dtype, {call.extent.sequences, per_sample}), key, call.dropout);
 }
 
-double Block::forward(Stream& stream, const Call& call, Tensor input, Area saved) {
-  const Saved s(*this, call.extent, saved);
-  Area area = call.workspace;
-  const Tensor work = forward_scratch(call.extent, area);
-  const Tensor x = as_rows(input);
-
+void Block::run_to_activation(
+    Stream& stream, const Call& call, const Saved& s, const Tensor& x, const Tensor& work) const {
   forward_norm(stream, parts_.norm1, s.n1, x, {}, s.mean1, s.rstd1);
   parts_.qkv.forward(stream, s.qkv, s.n1, work);
   rotate(stream, call, s.qkv, false);
@@ -281,6 +301,26 @@ double Block::forward(Stream& stream, const Call& call, Tensor input, Area saved
   } else {
     parts_.up.forward(stream, s.hidden, s.n2, work, {MatmulEpilogue::Kind::gelu, s.activated});
   }
+}
+
+void Block::make_again(
+    Stream& stream, const Call& call, const Saved& s, const Tensor& x, const Tensor& work) const {
+  if (recompute_ == Recompute::full) run_to_activation(stream, call, s, x, work);
+  if (recompute_ != Recompute::selective) return;
+  forward_norm(stream, parts_.norm1, s.n1, x, {}, s.mean1, s.rstd1);
+  // The kept sum is already in it: a norm with a residual normalises the rounded sum.
+  forward_norm(stream, parts_.norm2, s.n2, s.middle, {}, s.mean2, s.rstd2);
+  if (llama())
+    swiglu_forward(stream, s.activated, gate_of(s.hidden), up_of(s.hidden));
+  else
+    gelu_forward(stream, s.activated, s.hidden);
+}
+
+double Block::forward(Stream& stream, const Call& call, Tensor input, Area saved) {
+  Area area = call.workspace;
+  const Saved s(*this, call.extent, saved, area);
+  const Tensor work = forward_scratch(call.extent, area);
+  run_to_activation(stream, call, s, as_rows(input), work);
   if (call.dropout > 0) {
     parts_.down.forward(stream, s.out, s.activated, work);
     drop(stream, call, s.out, s.out, 1);
@@ -295,9 +335,10 @@ void Block::backward_input(Stream& stream, const Call& call, const BackwardCall&
   Area saved = backward.saved;
   Area deferred = backward.deferred;
   Area area = call.workspace;
-  const Saved s(*this, call.extent, saved);
+  const Saved s(*this, call.extent, saved, area);
   const Deferred d(*this, call.extent, deferred);
   const Work work(*this, call.extent, area);
+  make_again(stream, call, s, as_rows(backward.input), work.scratch);
   const Tensor dy = as_rows(backward.output_gradient);
   const Tensor dx = as_rows(backward.input_gradient);
   const auto branch_gradient = [&](Tensor out, Tensor residual, std::uint32_t which) {
@@ -334,7 +375,7 @@ void Block::backward_weight(Stream& stream, const Call& call, const BackwardCall
   Area saved = backward.saved;
   Area deferred = backward.deferred;
   Area area = call.workspace;
-  const Saved s(*this, call.extent, saved);
+  const Saved s(*this, call.extent, saved, area);
   const Deferred d(*this, call.extent, deferred);
   const Tensor work = backward_scratch(call.extent, area);
   parts_.down.backward_weight(stream, d.down, s.activated, work, call.accumulate);
@@ -348,8 +389,9 @@ void Block::backward_weight(Stream& stream, const Call& call, const BackwardCall
 std::unique_ptr<Layer> make_block(const ModelSpec& model,
                                   DType compute,
                                   std::uint32_t layer,
+                                  Recompute recompute,
                                   std::span<Parameter> parameters) {
-  return std::make_unique<Block>(model, compute, layer, parameters);
+  return std::make_unique<Block>(model, compute, layer, recompute, parameters);
 }
 
 }  // namespace troupe::kernels

@@ -10,6 +10,7 @@
 #include "kernels/layers/area.h"
 #include "kernels/layers/parameters.h"
 #include "planner/model.h"
+#include "planner/recompute.h"
 
 namespace troupe::kernels {
 
@@ -63,6 +64,8 @@ class Layer {
   /// Input gradient, gradients of norms and of token tables; fills `deferred`.
   virtual void backward_input(Stream& stream, const Call& call, const BackwardCall& backward) = 0;
   /// Gradients of matrices and biases, from `saved` and `deferred`; input_gradient is not used.
+  /// A block that computes again reads that from the workspace of its backward_input: the two then
+  /// follow each other with the same workspace.
   virtual void backward_weight(Stream& stream, const Call& call, const BackwardCall& backward) = 0;
 };
 
@@ -73,6 +76,7 @@ std::unique_ptr<Layer> make_embedding(const ModelSpec& model,
 std::unique_ptr<Layer> make_block(const ModelSpec& model,
                                   DType compute,
                                   std::uint32_t layer,
+                                  Recompute recompute,
                                   std::span<Parameter> parameters);
 
 /// The head also gives losses and logits without gradients.

@@ -19,6 +19,7 @@ StageLayer build_layer(const ModelSpec& model,
                        DType compute,
                        const Extent& largest,
                        Share table_share,
+                       Recompute recompute,
                        StageLayer* embedding,
                        ParameterAreas& areas) {
   StageLayer built;
@@ -41,7 +42,9 @@ StageLayer build_layer(const ModelSpec& model,
     case LayerKind::embedding:
       built.layer = make_embedding(model, compute, built.parameters);
       break;
-    case LayerKind::block: built.layer = make_block(model, compute, layer, built.parameters); break;
+    case LayerKind::block:
+      built.layer = make_block(model, compute, layer, recompute, built.parameters);
+      break;
     case LayerKind::head: built.layer = make_head(model, compute, built.parameters); break;
   }
   built.saved_bytes = built.layer->saved_bytes(largest);

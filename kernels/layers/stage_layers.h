@@ -29,11 +29,13 @@ ParameterBytes parameter_bytes(const ModelSpec& model,
                                Share table_share);
 
 /// `embedding`: the stage's embedding, for a tied head beside it (Share::half); else null.
+/// `recompute` is for a block.
 StageLayer build_layer(const ModelSpec& model,
                        std::uint32_t layer,
                        DType compute,
                        const Extent& largest,
                        Share table_share,
+                       Recompute recompute,
                        StageLayer* embedding,
                        ParameterAreas& areas);
 

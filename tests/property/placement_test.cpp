@@ -21,6 +21,7 @@ struct Placement {
   std::vector<LayerRange> layers;
   std::vector<std::uint32_t> devices;  ///< by stage
   std::uint32_t threads = 1;
+  std::vector<StageRecompute> recompute = {};  ///< by stage; empty: none
 };
 
 /// Layers 0 (embedding), 1 to 4 (blocks), 5 (head).
@@ -86,10 +87,13 @@ TokenBatch batch_of(const Case& one, std::uint64_t step) {
   return TokenBatch(one.model, one.sequences, one.lengths[step - 1], 100 + step, 7);
 }
 
-std::vector<StepBits> run_alone(const Case& one) {
+std::vector<StepBits> run_alone(const Case& one,
+                                StageRecompute recompute = {},
+                                Stream::Body body = Stream::Body::fast) {
   PlainDevice device;
-  OwnStream own(Stream::Body::fast, 1);
+  OwnStream own(body, 1);
   StageSpec spec = whole_model(one.model, one.shape);
+  spec.recompute = recompute;
   spec.optimizer = optimizer();
   const auto stage = make_stage(device, spec);
   stage->initialize();
@@ -115,6 +119,7 @@ PipelineSpec pipeline_of(const Case& one, const Placement& placement) {
   spec.optimizer = optimizer();
   spec.seed = 7;
   spec.layers = placement.layers;
+  spec.recompute = placement.recompute;
   StageMap map;
   for (const std::uint32_t device : placement.devices)
     map.device_of_stage.push_back(DeviceId{device});
@@ -200,4 +205,46 @@ TEST_CASE("L032 steps of nine, sixteen and four tokens a sequence each keep thei
   const std::vector<StepBits> alone = run_alone(exact);
   CHECK(alone[0].loss == expected[0].loss);
   CHECK(alone[0].norm == expected[0].norm);
+}
+
+TEST_CASE("what blocks compute again has the bits of what they would have kept") {
+  const bool llama = GENERATE(false, true);
+  const bool tied = GENERATE(true, false);
+  const DType compute = GENERATE(DType::f32, DType::bf16);
+  const bool dropout = GENERATE(false, true);
+  Case one;
+  one.model = llama ? tiny_llama(tied) : tiny_gpt2(tied);
+  one.model.dropout = dropout ? 0.1 : 0.0;
+  one.shape = tiny_shape(3, 2, compute);
+  one.sequences = {2, 1, 2};
+  one.lengths = {16, 9, 4};
+  INFO((llama ? "llama" : "gpt2") << (tied ? " tied " : " untied ") << to_string(compute)
+                                  << (dropout ? ", dropout" : ""));
+  const std::vector<StepBits> expected = run_alone(one);
+  // A forward under a policy, and the naive ops against themselves.
+  for (const StageRecompute policy : {StageRecompute{4, 0}, {0, 4}, {1, 2}}) {
+    INFO("alone, " << to_text(policy));
+    for (const Stream::Body body : {Stream::Body::fast, Stream::Body::naive}) {
+      const std::vector<StepBits> kept =
+          body == Stream::Body::fast ? expected : run_alone(one, {}, body);
+      const std::vector<StepBits> again = run_alone(one, policy, body);
+      for (std::size_t step = 0; step < kept.size(); ++step) {
+        CHECK(again[step].loss == kept[step].loss);
+        CHECK(again[step].norm == kept[step].norm);
+        CHECK(again[step].state == kept[step].state);
+        for (const auto& [tensor, gradient] : kept[step].gradients)
+          CHECK(same_bits(again[step].gradients.at(tensor), gradient));
+      }
+    }
+  }
+  for (Placement placement : placements()) {
+    if (placement.schedule == ScheduleKind::zero_bubble_h1) continue;
+    for (const Recompute policy : {Recompute::selective, Recompute::full}) {
+      placement.recompute.clear();
+      for (const LayerRange layers : placement.layers)
+        placement.recompute.push_back(recompute_all(one.model, layers, policy));
+      INFO(placement.name << ", " << to_string(policy));
+      compare(one, placement, expected);
+    }
+  }
 }
