@@ -121,7 +121,8 @@ Json options_to_json(const PlanOptions& options) {
           {"transfer_slots", options.transfer_slots},
           {"recompute", options.recompute},
           {"choose_microbatches", options.choose_microbatches},
-          {"choose_schedule", options.choose_schedule}};
+          {"choose_schedule", options.choose_schedule},
+          {"choose_recompute", options.choose_recompute}};
 }
 
 PlanOptions options_from_json(const Json& json) {
@@ -137,6 +138,7 @@ PlanOptions options_from_json(const Json& json) {
   json.at("recompute").get_to(options.recompute);
   json.at("choose_microbatches").get_to(options.choose_microbatches);
   json.at("choose_schedule").get_to(options.choose_schedule);
+  json.at("choose_recompute").get_to(options.choose_recompute);
   return options;
 }
 

@@ -208,9 +208,10 @@ constexpr ConfigKey keys[] = {
      "Virtual stages per device; more than 1 only with the interleaved schedule."},
     {"plan", "transfer_slots", integer, has_default, "2", 1, 64, "",
      "Receive buffers per edge between stages."},
-    {"plan", "recompute", choice, has_default, "\"none\"", 0, 0, "none|selective|full",
+    {"plan", "recompute", choice, has_default, "\"none\"", 0, 0, "none|selective|full|auto",
      "What blocks compute again in the backward instead of keeping it, with the same bits. "
-     "selective: outputs of norms and activations. full: everything but their own output."},
+     "selective: outputs of norms and activations. full: everything but their own output. auto: as "
+     "little as fits, by stage."},
     {"plan", "cuts", integers, optional, "[7, 13, 19]", 1, 100001, "",
      "Pinned: the first layer of every stage but the first. Layer 0 is the embedding, then the "
      "blocks, then the head."},

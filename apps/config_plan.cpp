@@ -38,6 +38,7 @@ void ConfigBuilder::build_plan() {
   options.chunks = plan.integer32("chunks");
   options.transfer_slots = plan.integer32("transfer_slots");
   check_bf16();
+  options.choose_recompute = plan.text("recompute") == "auto";
   if (const auto policy = parse_recompute(plan.text("recompute"))) options.recompute = *policy;
   build_stages(plan);
   check_recompute(plan);
@@ -137,6 +138,12 @@ void ConfigBuilder::build_pinned_stages(const ConfigReader& plan) {
               device_named(stage.at("device"), "plan.stage.device", stage.text("device")))
         pinned.device = DeviceId{*index};
     Recompute policy = spec_.plan.recompute;
+    if (stage.has("recompute") && spec_.plan.choose_recompute)
+      report(stage.at("recompute"),
+             fmt::format("plan.stage.recompute = \"{}\" with plan.recompute = \"auto\"{}: the "
+                         "planner chooses for every stage; nearest legal value: none here, or "
+                         "another policy there",
+                         stage.text("recompute"), place(plan, "recompute", "plan.recompute")));
     if (stage.has("recompute"))
       if (const auto own = parse_recompute(stage.text("recompute"))) policy = *own;
     if (pinned.layers.last > pinned.layers.first)

@@ -33,9 +33,12 @@ std::string_view tier_name(StateTier tier) {
 
 nlohmann::json choices_json(const StageChoices& choices) {
   return {
-      {"recomputed_blocks", choices.recomputed},       {"weights", tier_name(choices.weights)},
-      {"gradients", tier_name(choices.gradients)},     {"optimizer", tier_name(choices.optimizer)},
-      {"activations", tier_name(choices.activations)}, {"host_updates", choices.host_update}};
+      {"recompute", {{"full", choices.recompute.full}, {"selective", choices.recompute.selective}}},
+      {"weights", tier_name(choices.weights)},
+      {"gradients", tier_name(choices.gradients)},
+      {"optimizer", tier_name(choices.optimizer)},
+      {"activations", tier_name(choices.activations)},
+      {"host_updates", choices.host_update}};
 }
 
 }  // namespace

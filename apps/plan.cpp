@@ -180,6 +180,7 @@ ExitCode print_outcome(const StrategyOutcome& outcome,
 PlanOptions open_options(const LoadedConfig& config, PlanOptions options) {
   options.choose_microbatches = config.spec.plan.choose_microbatches;
   options.choose_schedule = config.spec.plan.choose_schedule;
+  options.choose_recompute = config.spec.plan.choose_recompute;
   return options;
 }
 
@@ -202,8 +203,7 @@ ExitCode compare(const LoadedConfig& config,
   const PlanRequest all{request.model, request.cluster, request.profile, options,
                         request.profile_at};
   // Where something is pinned or settled, `auto` is asked for something else than the others.
-  const bool same =
-      options.pinned.empty() && !options.choose_microbatches && !options.choose_schedule;
+  const bool same = options.pinned.empty() && !options.open();
   std::vector<StrategyOutcome> outcomes;
   for (const Strategy strategy : strategies)
     if (strategy != Strategy::automatic)
@@ -243,7 +243,7 @@ Result<std::vector<Strategy>> strategies_of(const PlanArguments& arguments) {
 /// The cluster with measured times. What `spec` leaves open is settled as the planner's own search
 /// does, so that strategies are placed under one schedule and the same microbatches.
 Result<ClusterSpec> settled_cluster(const PlanInputs& inputs, RunSpec& spec) {
-  if (!spec.plan.choose_microbatches && !spec.plan.choose_schedule) {
+  if (!spec.plan.open()) {
     spec.plan.shape = spec.shape;
     return inputs.cluster();
   }
@@ -251,7 +251,8 @@ Result<ClusterSpec> settled_cluster(const PlanInputs& inputs, RunSpec& spec) {
   if (!planned && planned.error().code == ErrorCode::does_not_fit) {
     // Another strategy may fit, with the step as it is written.
     spec.plan.shape = spec.shape;
-    spec.plan.choose_microbatches = spec.plan.choose_schedule = false;
+    if (spec.plan.choose_recompute) spec.plan.recompute = Recompute::full;
+    spec.plan.choose_microbatches = spec.plan.choose_schedule = spec.plan.choose_recompute = false;
     return inputs.cluster();
   }
   if (!planned) return planned.error();
@@ -269,7 +270,7 @@ Error with_way_out(Error error, const LoadedConfig& config, const PlanInputs& in
   options.shape = config.spec.shape;
   const auto joint = joint_plan(config.spec.model, *cluster, profile, options,
                                 [&](const StepShape& shape) { return inputs.profile_at(shape); });
-  if (joint)
+  if (joint && !joint->trains())
     error.text +=
         fmt::format("; priced, but it does not train yet: {} ({} a step; --strategy auto)",
                     untrained_text(*joint, *cluster), format_seconds(joint->step));

@@ -8,6 +8,7 @@
 #include "apps/architecture_file.h"
 #include "apps/config_builder.h"
 #include "apps/small_file.h"
+#include "planner/recompute_choice.h"
 #include "planner/trainable.h"
 
 namespace troupe {
@@ -35,7 +36,7 @@ OpenChoices open_choices(const ConfigNode& root, const RunSpec& spec) {
   open.microbatches =
       !written("training", "microbatches") && !written("training", "microbatch_size");
   open.schedule = !written("plan", "schedule") && !written("plan", "chunks");
-  open.recompute = open.microbatches || open.schedule;
+  open.recompute = (open.microbatches || open.schedule) && !written("plan", "recompute");
   return open;
 }
 
@@ -96,6 +97,12 @@ std::string with_choices(const std::string& resolved, const RunSpec& spec) {
     plan.find("schedule")->text = to_string(spec.plan.schedule);
     plan.find("chunks")->integer = spec.plan.chunks;
   }
+  // Stages that differ stay open: the same choice is made again.
+  const bool alike = spec.plan.pinned.empty()
+                         ? !spec.plan.choose_recompute
+                         : common_policy(spec.plan.pinned, spec.model).has_value();
+  if (plan.find("recompute")->text == "auto" && alike)
+    plan.find("recompute")->text = to_string(spec.plan.recompute);
   return resolved_text(root);
 }
 

@@ -245,7 +245,6 @@ nlohmann::json choices_json(const std::vector<StepChoice>& choices) {
                     {"microbatch_size", one.shape.microbatch_size},
                     {"schedule", to_string(one.schedule)},
                     {"chunks", one.chunks},
-                    {"trains", !one.recompute},
                     {"recompute", one.recompute},
                     {"step_seconds", one.step ? nlohmann::json(*one.step) : nlohmann::json()}});
   return list;
@@ -253,19 +252,10 @@ nlohmann::json choices_json(const std::vector<StepChoice>& choices) {
 
 std::string choices_text(const std::vector<StepChoice>& choices, Seconds step) {
   if (choices.empty() || !choices.front().step) return "";
-  std::string text = fmt::format(
-      "left open (\"auto\" for training.microbatches and plan.schedule takes what trains); "
+  return fmt::format(
+      "left open (\"auto\" for training.microbatches, plan.schedule and plan.recompute takes it); "
       "quickest: {}: {}\n",
       choice_text(choices.front()), change_text(*choices.front().step, step));
-  if (!choices.front().recompute) return text;
-  text += "layers do not compute activations again yet: this is a price alone\n";
-  for (const StepChoice& one : choices)
-    if (!one.recompute && one.step) {
-      text += fmt::format("quickest that trains: {}: {}\n", choice_text(one),
-                          change_text(*one.step, step));
-      break;
-    }
-  return text;
 }
 
 }  // namespace troupe

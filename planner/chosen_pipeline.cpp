@@ -47,17 +47,22 @@ class PipelineChoice {
     if (candidate_count() > exact_candidates) return propose();
     enumerate();
     if (best_) best_->exact = !cut_short_;
-    return std::move(best_);
+    return finished();
   }
 
   std::optional<ChosenPipeline> propose() {
     for (const FilledPipeline& filled :
          filled_pipelines(pricer_, cluster_, options_, tied_, filled_candidates, &points_))
       consider(filled.candidate);
-    return std::move(best_);
+    return finished();
   }
 
  private:
+  std::optional<ChosenPipeline> finished() {
+    if (best_) best_->candidates = candidates_;
+    return std::move(best_);
+  }
+
   /// Devices of one kind and node may be exchanged, unless a link of theirs is its own.
   static DeviceClasses classes_of(const ClusterSpec& cluster, const Pricer& pricer) {
     DeviceClasses out;
@@ -118,6 +123,7 @@ class PipelineChoice {
       bound = std::max(bound, least);
       choices = std::min(choices * fronts.back()->size(), 2 * exact_points);
     }
+    ++candidates_;
     if (best_ && bound >= best_->step) return;
     choose_points(candidate, fronts, choices <= exact_points);
   }
@@ -155,7 +161,10 @@ class PipelineChoice {
             Seconds step) {
     best_.emplace();
     best_->stages = pricer_.stages_of(candidate);
-    for (std::size_t s = 0; s < fronts.size(); ++s) best_->points.push_back((*fronts[s])[at[s]]);
+    for (std::size_t s = 0; s < fronts.size(); ++s) {
+      best_->points.push_back((*fronts[s])[at[s]]);
+      best_->stages[s].recompute = best_->points[s].choices.recompute;
+    }
     best_->step = step;
   }
 
@@ -168,6 +177,7 @@ class PipelineChoice {
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, Bytes>, Front>
       fronts_;
   std::optional<ChosenPipeline> best_;
+  std::size_t candidates_ = 0;
   bool cut_short_ = false;  ///< choices of points were left out
 };
 

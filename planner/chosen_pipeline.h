@@ -9,10 +9,11 @@
 namespace troupe {
 
 struct ChosenPipeline {
-  std::vector<StagePlan> stages;
+  std::vector<StagePlan> stages;   ///< with what the points compute again
   std::vector<StagePoint> points;  ///< by stage
   Seconds step = 0;
-  bool exact = false;  ///< no order, cut or choice is quicker
+  bool exact = false;          ///< no order, cut or choice is quicker
+  std::size_t candidates = 0;  ///< orders and cuts of which some choice fits
 };
 
 /// The quickest pipeline: all orders, cuts and points of the stages' fronts where these are few,

@@ -341,7 +341,7 @@ bool JointPlan::trains() const {
   return replicas.size() == 1 &&
          std::all_of(replicas.front().pipeline.points.begin(),
                      replicas.front().pipeline.points.end(),
-                     [](const StagePoint& point) { return point.choices.plain(); });
+                     [](const StagePoint& point) { return point.choices.resident(); });
 }
 
 ClusterSpec part_of(const ClusterSpec& cluster, const std::vector<std::uint32_t>& members) {

@@ -3,7 +3,7 @@
 /// compute again, where the states of each stage lie and, where that is open, how a step is cut
 /// into microbatches. Replicas follow Park et al. 2020 ("HetPipe", USENIX ATC'20), stages Zhu et
 /// al. 2025 ("Mist", EuroSys'25). Under 1F1B. What is chosen does not train yet, but for one
-/// replica that keeps everything on its devices.
+/// replica whose states all lie on its devices.
 #pragma once
 
 #include <optional>

@@ -142,6 +142,13 @@ std::string remedy(const ModelSpec& model,
                    const ProfileAt& profile_at,
                    const Shortfall& shortfall) {
   const std::string more = more_memory(model, cluster, profile, options, shortfall);
+  // Of all changes this one alone leaves every bit as it was.
+  PlanOptions again = options;
+  again.recompute = Recompute::full;
+  for (StagePlan& stage : again.pinned)
+    stage.recompute = recompute_all(model, stage.layers, Recompute::full);
+  if (options.schedule != ScheduleKind::zero_bubble_h1 && would_fit(model, cluster, profile, again))
+    return fmt::format("recompute = \"auto\" would fit, or {}", more);
   for (std::uint32_t size = options.shape.microbatch_size / 2; profile_at && size > 0; size /= 2) {
     PlanOptions smaller = options;
     smaller.shape.microbatch_size = size;

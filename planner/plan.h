@@ -57,10 +57,12 @@ struct PlanOptions {
   std::uint32_t transfer_slots = 2;
   /// Of all blocks that are not pinned; pinned stages have their own.
   Recompute recompute = Recompute::none;
-  /// Left open: choose_plan (planner/plan_choice.h) puts its choice in place of shape, or of
-  /// schedule and chunks. make_plan takes these as they stand.
+  /// Left open: choose_plan (planner/plan_choice.h) puts its choice in place of shape, of schedule
+  /// and chunks, or of what blocks compute again. make_plan takes these as they stand.
   bool choose_microbatches = false;
   bool choose_schedule = false;
+  bool choose_recompute = false;
+  bool open() const { return choose_microbatches || choose_schedule || choose_recompute; }
 };
 
 /// The profiles of the model's layers at the step's shape.

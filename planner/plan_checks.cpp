@@ -121,7 +121,7 @@ Status check_request(const ModelSpec& model,
     return refuse("microbatch_count is 0; at least 1 is needed");
   if (options.transfer_slots == 0) return refuse("transfer_slots is 0; at least 1 is needed");
   if (options.schedule == ScheduleKind::zero_bubble_h1 && !options.choose_schedule &&
-      computes_again(options))
+      !options.choose_recompute && computes_again(options))
     return refuse(
         "zero-bubble H1 cuts the backward in two, and a cut one computes nothing again; nearest: "
         "schedule = \"1f1b\", or recompute = \"none\"");

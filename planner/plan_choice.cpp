@@ -7,9 +7,12 @@
 #include <limits>
 #include <set>
 
+#include "planner/chosen_pipeline.h"
+#include "planner/counted.h"
 #include "planner/device_kinds.h"
 #include "planner/partition.h"
 #include "planner/plan_checks.h"
+#include "planner/recompute_choice.h"
 #include "planner/step_costs.h"
 
 namespace troupe {
@@ -23,9 +26,18 @@ constexpr std::size_t few_shapes = 24;
 constexpr std::size_t few_devices = 40;
 constexpr std::size_t kept_shapes = 3;
 
+/// How a plan comes to what it computes again.
+enum class Again : std::uint8_t {
+  given,     ///< as the options say
+  one,       ///< one policy for all blocks, from which stages with memory left depart
+  by_stage,  ///< what each stage has to
+};
+
 struct ScheduleChoice {
   ScheduleKind kind = ScheduleKind::one_f_one_b;
   std::uint32_t chunks = 1;
+  Again again = Again::given;
+  Recompute policy = Recompute::none;  ///< of all blocks where it is `one`
 };
 
 std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) {
@@ -36,12 +48,13 @@ bool power_of_two(std::uint32_t n) {
   return (n & (n - 1)) == 0;
 }
 
-std::vector<ScheduleChoice> schedules_of(const ModelSpec& model,
-                                         const ClusterSpec& cluster,
-                                         const PlanOptions& options) {
+std::vector<ScheduleChoice> kinds_of(const ModelSpec& model,
+                                     const ClusterSpec& cluster,
+                                     const PlanOptions& options) {
   if (!options.choose_schedule) return {{options.schedule, options.chunks}};
   std::vector<ScheduleChoice> all{{ScheduleKind::one_f_one_b, 1}, {ScheduleKind::gpipe, 1}};
-  if (!computes_again(options)) all.insert(all.begin() + 1, {ScheduleKind::zero_bubble_h1, 1});
+  if (options.choose_recompute || !computes_again(options))
+    all.insert(all.begin() + 1, {ScheduleKind::zero_bubble_h1, 1});
   // Pinned stages say themselves how many a device has.
   if (!options.pinned.empty()) {
     all.push_back({ScheduleKind::interleaved, 1});
@@ -53,11 +66,41 @@ std::vector<ScheduleChoice> schedules_of(const ModelSpec& model,
   return all;
 }
 
-std::string choice_text(const StepShape& shape, const ScheduleChoice& schedule) {
-  return fmt::format("{} microbatch{} of {}, schedule {}{}", shape.microbatch_count,
-                     shape.microbatch_count == 1 ? "" : "es", shape.microbatch_size,
-                     to_string(schedule.kind),
-                     schedule.chunks > 1 ? fmt::format(" with {} chunks", schedule.chunks) : "");
+/// Every kind with every way to compute again that may be chosen: what takes least first.
+std::vector<ScheduleChoice> schedules_of(const ModelSpec& model,
+                                         const ClusterSpec& cluster,
+                                         const PlanOptions& options) {
+  std::vector<ScheduleChoice> kinds = kinds_of(model, cluster, options);
+  if (!options.choose_recompute) return kinds;
+  std::vector<ScheduleChoice> all;
+  for (ScheduleChoice choice : kinds) {
+    choice.again = Again::one;
+    all.push_back(choice);
+    if (choice.kind == ScheduleKind::zero_bubble_h1) continue;
+    if (choice.kind == ScheduleKind::one_f_one_b) {
+      choice.again = Again::by_stage;
+      all.push_back(choice);
+      continue;
+    }
+    for (const Recompute policy : {Recompute::selective, Recompute::full}) {
+      choice.policy = policy;
+      all.push_back(choice);
+    }
+  }
+  return all;
+}
+
+/// ", computed again: 2 full | none | 1 selective", by stage.
+std::string again_text(const std::vector<StagePlan>& stages, const ModelSpec& model) {
+  if (!computes_again(stages)) return ", nothing computed again";
+  if (const auto policy = common_policy(stages, model))
+    return fmt::format(", recompute {}", to_string(*policy));
+  constexpr std::size_t most_listed = 8;
+  std::string text;
+  for (std::size_t s = 0; s < std::min(stages.size(), most_listed); ++s)
+    text += (s == 0 ? "" : " | ") + to_text(stages[s].recompute);
+  return fmt::format(", computed again by stage: {}{}", text,
+                     stages.size() > most_listed ? " | ..." : "");
 }
 
 /// The walk over all choices of one problem.
@@ -103,13 +146,16 @@ class ChoiceSearch {
       shapes.resize(kept_shapes);
     }
     if (!best_.at) {
-      // Small microbatches under 1F1B need least.
+      // Small microbatches under 1F1B need least, and with everything computed again that can be.
       AtShape& at = at_.back();
-      return make_plan(model_, at.cluster, at.profile, options_for(at, schedules_.front()),
-                       profile_at_);
+      ScheduleChoice least = schedules_.front();
+      if (least.again != Again::given && least.kind != ScheduleKind::zero_bubble_h1)
+        least.policy = Recompute::full;
+      return make_plan(model_, at.cluster, at.profile, options_for(at, least), profile_at_);
     }
     const AtShape& at = *best_.at;
-    const PlanOptions options = options_for(at, best_.schedule);
+    PlanOptions options = options_for(at, best_.schedule);
+    if (!options.pinned.empty()) options.pinned = best_.found.stages;
     auto plan = options.pinned.empty()
                     ? plan_of(best_.found, model_, at.cluster, at.profile, options)
                     : make_plan(model_, at.cluster, at.profile, options, profile_at_);
@@ -128,7 +174,7 @@ class ChoiceSearch {
   struct Choice {
     AtShape* at = nullptr;
     ScheduleChoice schedule;
-    Partition found;  ///< of pinned stages the step alone
+    Partition found;  ///< of pinned stages these and the step alone
     Seconds step() const { return at ? found.step : std::numeric_limits<Seconds>::infinity(); }
   };
 
@@ -137,24 +183,65 @@ class ChoiceSearch {
     options.shape = at.shape;
     options.schedule = schedule.kind;
     options.chunks = schedule.chunks;
-    options.choose_microbatches = options.choose_schedule = false;
+    options.choose_microbatches = options.choose_schedule = options.choose_recompute = false;
+    if (schedule.again != Again::given) set_recompute(options, schedule.policy);
     return options;
+  }
+  void set_recompute(PlanOptions& options, Recompute policy) const {
+    options.recompute = policy;
+    for (StagePlan& stage : options.pinned)
+      stage.recompute = recompute_all(model_, stage.layers, policy);
   }
 
   /// Nothing where nothing fits, or nothing is as quick as the second best known.
   std::optional<Partition> found_at(const AtShape& at, const ScheduleChoice& schedule) {
-    const PlanOptions options = options_for(at, schedule);
+    PlanOptions options = options_for(at, schedule);
     if (!options.pinned.empty()) {
-      const auto plan = make_plan(model_, at.cluster, at.profile, options);
-      if (!plan) return std::nullopt;
-      Partition pinned;
-      pinned.step = plan->predicted_step;
-      return pinned;
+      if (schedule.again == Again::by_stage || schedule.policy != Recompute::none) {
+        // From the policy that was tried at first, stages depart where they have memory left.
+        auto stages = recompute_by_stage(options.pinned, model_, at.cluster, at.profile, options);
+        if (stages)
+          options.pinned = std::move(*stages);
+        else if (schedule.again == Again::by_stage)
+          set_recompute(options, Recompute::full);
+      }
+      return priced(at, options);
+    }
+    if (schedule.again == Again::by_stage) {
+      auto made = choose_pipeline(model_, at.cluster, at.profile, options, {true, false});
+      if (!made || !computes_again(made->stages)) return std::nullopt;  // a choice of its own
+      exact_ = exact_ && made->exact;
+      Partition found;
+      found.stages = std::move(made->stages);
+      found.step = made->step;
+      found.exact = made->exact;
+      found.candidates = found.simulated = made->candidates;
+      return found;
     }
     PartitionSearch search =
         search_partition(model_, at.cluster, at.profile, options, second_.step());
     exact_ = exact_ && search.complete;
+    if (!search.found || schedule.policy == Recompute::none) return std::move(search.found);
+    options.pinned = search.found->stages;
+    auto less = recompute_by_stage(options.pinned, model_, at.cluster, at.profile, options);
+    if (!less) return std::move(search.found);
+    options.pinned = std::move(*less);
+    const auto plan = priced(at, options);
+    if (plan && plan->step < search.found->step) {
+      search.found->stages = plan->stages;
+      search.found->step = plan->step;
+    }
     return std::move(search.found);
+  }
+
+  /// The step of pinned stages; nothing where they do not fit.
+  std::optional<Partition> priced(const AtShape& at, const PlanOptions& options) const {
+    auto plan = make_plan(model_, at.cluster, at.profile, options);
+    if (!plan) return std::nullopt;
+    Partition pinned;
+    pinned.stages = std::move(plan->stages);
+    pinned.step = plan->predicted_step;
+    return pinned;
   }
 
   void consider(AtShape& at, const ScheduleChoice& schedule) {
@@ -178,12 +265,21 @@ class ChoiceSearch {
     }
   }
 
+  std::string choice_text(const Choice& choice) const {
+    const StepShape& shape = choice.at->shape;
+    return fmt::format(
+        "{} of {}, schedule {}{}{}", counted(shape.microbatch_count, "microbatch"),
+        shape.microbatch_size, to_string(choice.schedule.kind),
+        choice.schedule.chunks > 1 ? fmt::format(" with {} chunks", choice.schedule.chunks) : "",
+        options_.choose_recompute ? again_text(choice.found.stages, model_) : "");
+  }
+
   void add_notes(Plan& plan) const {
     std::vector<PlanNote> notes;
     notes.push_back(
         {NoteKind::chosen,
          fmt::format(
-             "{}, {} of {} choices{}", choice_text(best_.at->shape, best_.schedule),
+             "{}, {} of {} choices{}", choice_text(best_),
              exact_ ? "the quickest" : "the quickest found", choices_,
              planned_ == choices_
                  ? std::string(", all of them planned")
@@ -191,8 +287,7 @@ class ChoiceSearch {
     if (second_.at != nullptr)
       notes.push_back(
           {NoteKind::next_choice,
-           fmt::format("{} in {} ({:+.1f} %)", choice_text(second_.at->shape, second_.schedule),
-                       format_seconds(second_.step()),
+           fmt::format("{} in {} ({:+.1f} %)", choice_text(second_), format_seconds(second_.step()),
                        100 * (second_.step() / std::max(best_.step(), 1e-300) - 1))});
     plan.notes.insert(plan.notes.begin(), notes.begin(), notes.end());
   }
@@ -309,6 +404,13 @@ PlanOptions settled(PlanOptions options, const Plan& plan) {
             ? static_cast<std::uint32_t>(plan.stages.size() / std::max<std::size_t>(used.size(), 1))
             : 1;
   }
+  if (options.choose_recompute) {
+    for (std::size_t s = 0; s < options.pinned.size() && s < plan.stages.size(); ++s)
+      options.pinned[s].recompute = plan.stages[s].recompute;
+    const auto policy = common_policy(plan.stages, plan.model);
+    options.choose_recompute = options.pinned.empty() && !policy;
+    options.recompute = policy.value_or(Recompute::full);
+  }
   options.choose_microbatches = options.choose_schedule = false;
   return options;
 }
@@ -318,8 +420,7 @@ Result<Plan> choose_plan(const ModelSpec& model,
                          const ModelProfile& profile,
                          const PlanOptions& options,
                          const ProfileAt& profile_at) {
-  if (!options.choose_microbatches && !options.choose_schedule)
-    return make_plan(model, cluster, profile, options, profile_at);
+  if (!options.open()) return make_plan(model, cluster, profile, options, profile_at);
   TROUPE_TRY(check_request(model, cluster, options));
   return ChoiceSearch(model, cluster, profile, options, profile_at).run();
 }

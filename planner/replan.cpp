@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "planner/plan_choice.h"
 #include "planner/printable.h"
 
 namespace troupe {
@@ -56,7 +57,7 @@ std::optional<Replanned> replan(const Plan& plan, const PlanRequest& request, co
   options.pinned = plan.stages;
   const auto kept = make_plan(request.model, *cluster, request.profile, options);
   options.pinned.clear();
-  const auto other = make_plan(request.model, *cluster, request.profile, options);
+  const auto other = choose_plan(request.model, *cluster, request.profile, options, {});
   if (!kept || !other) return std::nullopt;
   if (other->predicted_step > (1 - worthwhile_gain) * kept->predicted_step) return std::nullopt;
   return Replanned{other->stages, kept->predicted_step, other->predicted_step};

@@ -76,9 +76,12 @@ std::string_view place_of(StateTier tier) {
 std::string to_text(const StageChoices& choices) {
   std::string text;
   const auto add = [&](const std::string& one) { text += (text.empty() ? "" : ", ") + one; };
-  if (choices.recomputed > 0)
-    add(counted(choices.recomputed, "block") +
-        (choices.recomputed == 1 ? " computes again" : " compute again"));
+  const auto [full, selective] = choices.recompute;
+  const auto again = [](std::uint32_t blocks) {
+    return counted(blocks, "block") + (blocks == 1 ? " computes" : " compute");
+  };
+  if (full > 0) add(again(full) + " again");
+  if (selective > 0) add(again(selective) + " again selectively");
   for (const auto& [what, tier] : {std::pair{"weights", choices.weights},
                                    {"gradients", choices.gradients},
                                    {"optimizer", choices.optimizer},
@@ -86,6 +89,30 @@ std::string to_text(const StageChoices& choices) {
     if (tier != StateTier::device) add(fmt::format("{} {}", what, place_of(tier)));
   if (choices.host_update) add("updated by the host");
   return text;
+}
+
+void StagePoints::Again::add(Bytes less, Seconds longer, Bytes needs) {
+  saved.push_back(saved.back() + less);
+  seconds.push_back(seconds.back() + longer);
+  workspace.push_back(needs);
+}
+
+void StagePoints::Again::repeat() {
+  add(saved_of(0, 1), seconds_of(0, 1), workspace.front());
+}
+
+Bytes StagePoints::Again::saved_of(std::uint32_t first, std::uint32_t count) const {
+  return count == 0 ? 0 : saved.at(first + count) - saved.at(first);
+}
+
+Seconds StagePoints::Again::seconds_of(std::uint32_t first, std::uint32_t count) const {
+  return count == 0 ? 0 : seconds.at(first + count) - seconds.at(first);
+}
+
+Bytes StagePoints::Again::workspace_of(std::uint32_t first, std::uint32_t count, bool alike) const {
+  if (count == 0) return 0;
+  const auto begin = workspace.begin() + first;
+  return alike ? *begin : *std::max_element(begin, begin + count);
 }
 
 StagePoints::StagePoints(const ModelSpec& model,
@@ -116,19 +143,19 @@ StagePoints::Stage StagePoints::stage_of(DeviceId device, LayerRange layers) con
     stage.largest_optimizer = std::max(stage.largest_optimizer, layer.optimizer_bytes);
     stage.update_bytes += real_bytes(layer.update.bytes_moved);
     if (layer.kind != LayerKind::block || !freedom_.recompute) continue;
-    const LayerProfile again = recomputed(layer, Recompute::full);
-    stage.again.push_back(
-        {layer.saved_bytes - again.saved_bytes,
-         std::max(again.forward_workspace_bytes, again.backward_workspace_bytes),
-         again_seconds(again, layer_seconds(spec, layer, compute_).forward, spec.rates, compute_)});
-  }
-  std::stable_sort(stage.again.begin(), stage.again.end(), [](const Again& a, const Again& b) {
-    return real_bytes(a.saved) * b.seconds > real_bytes(b.saved) * a.seconds;
-  });
-  for (std::size_t i = 1; i < stage.again.size(); ++i) {
-    stage.again[i].saved += stage.again[i - 1].saved;
-    stage.again[i].seconds += stage.again[i - 1].seconds;
-    stage.again[i].workspace = std::max(stage.again[i].workspace, stage.again[i - 1].workspace);
+    if (++stage.blocks > 1 && blocks_alike()) {
+      stage.full.repeat();
+      stage.selective.repeat();
+      continue;
+    }
+    const Seconds forward = layer_seconds(spec, layer, compute_).forward;
+    for (const auto& [policy, again] : {std::pair{Recompute::full, &stage.full},
+                                        std::pair{Recompute::selective, &stage.selective}}) {
+      const LayerProfile made = recomputed(layer, policy);
+      again->add(layer.saved_bytes - made.saved_bytes,
+                 again_seconds(made, forward, spec.rates, compute_),
+                 std::max(made.forward_workspace_bytes, made.backward_workspace_bytes));
+    }
   }
   return stage;
 }
@@ -146,12 +173,12 @@ StagePoint StagePoints::priced(DeviceId device,
   LayerSeconds arithmetic = stage.arithmetic;
   Bytes saved = stage.memory.activations;
   Bytes workspace = stage.memory.workspace;
-  if (choices.recomputed > 0) {
-    const Again& again = stage.again.at(choices.recomputed - 1);
-    saved -= again.saved;
-    workspace = std::max(workspace, again.workspace);
-    arithmetic.backward_input += again.seconds;
-  }
+  const auto [full, selective] = choices.recompute;
+  saved -= stage.full.saved_of(0, full) + stage.selective.saved_of(full, selective);
+  workspace = std::max({workspace, stage.full.workspace_of(0, full, blocks_alike()),
+                        stage.selective.workspace_of(full, selective, blocks_alike())});
+  arithmetic.backward_input +=
+      stage.full.seconds_of(0, full) + stage.selective.seconds_of(full, selective);
 
   Moves forward, backward, norm, update;
   const double kept = real_bytes(saved), gradient = real_bytes(stage.memory.gradients);
@@ -235,7 +262,7 @@ std::vector<StageChoices> StagePoints::placements(const TierShare& share,
       for (const StateTier optimizer : tiers)
         for (const StateTier activations : tiers) {
           if (activations != StateTier::device && in_flight <= 2) continue;
-          StageChoices one{0, weights, gradients, optimizer, activations, false};
+          StageChoices one{{}, weights, gradients, optimizer, activations, false};
           all.push_back(one);
           if (optimizer == StateTier::device) continue;
           one.host_update = true;
@@ -261,19 +288,36 @@ std::vector<StagePoint> StagePoints::front(DeviceId device,
     }
     return true;
   };
-  const auto blocks = static_cast<std::uint32_t>(stage.again.size());
+  const auto fits_with = [&](StageChoices choices, StageRecompute recompute) {
+    choices.recompute = recompute;
+    return fits(device, priced(device, stage, in_flight, edges, choices));
+  };
+  const std::uint32_t blocks = stage.blocks;
   const std::uint32_t eighth = std::max(1u, blocks / 8);
   bool fits_plain = false;
   for (StageChoices choices : placements(shares_.at(device.index()), in_flight)) {
     const bool moved = choices.activations != StateTier::device;
     // Where everything fits, the host may still be quicker with the optimizer.
     if (fits_plain && (moved || !choices.host_update)) continue;
-    for (choices.recomputed = 0; choices.recomputed <= blocks;) {
+    for (std::uint32_t full = 0; full <= blocks; full += moved ? eighth : 1) {
+      choices.recompute = {full, 0};
       const bool fit = offer(choices);
       fits_plain |= fit && choices.plain();
+      if (moved) continue;
       // More blocks only take longer, where nothing waits for what they leave out.
-      if (fit && !moved) break;
-      choices.recomputed += fit || moved ? eighth : 1;
+      if (fit) break;
+      // As few of the others as it takes, selectively: beyond the first, each only leaves out more.
+      std::uint32_t enough = blocks - full, least = 1;
+      if (enough == 0 || !fits_with(choices, {full, enough})) continue;
+      while (least < enough) {
+        const std::uint32_t half = least + (enough - least) / 2;
+        if (fits_with(choices, {full, half}))
+          enough = half;
+        else
+          least = half + 1;
+      }
+      choices.recompute = {full, enough};
+      offer(choices);
     }
   }
   return kept;

@@ -1,7 +1,7 @@
 /// Time against memory of one stage: what it may compute again and where its states may lie. These
 /// are the fronts from which Zhu et al. 2025 ("Mist", EuroSys'25) pick one point a stage.
 ///
-/// A block that computes again takes one more forward a microbatch and leaves its output alone in
+/// A block that computes again (planner/recompute.h) takes longer in each B and keeps less in
 /// flight. A state that lies in host memory or on disk moves over the device's way to its host
 /// (`DeviceSpec::host_link`), the host's memory and the disk, of which every device of a node has
 /// an equal share:
@@ -34,15 +34,21 @@ struct StageFreedom {
 };
 
 struct StageChoices {
-  std::uint32_t recomputed = 0;  ///< blocks
+  StageRecompute recompute;
   StateTier weights = StateTier::device, gradients = StateTier::device,
             optimizer = StateTier::device, activations = StateTier::device;
   bool host_update = false;  ///< the optimizer runs on the host
   /// Everything on the device, nothing twice.
   bool plain() const { return *this == StageChoices{}; }
+  /// Everything on the device.
+  bool resident() const {
+    StageChoices kept;
+    kept.recompute = recompute;
+    return *this == kept;
+  }
   friend bool operator==(const StageChoices&, const StageChoices&) = default;
 };
-/// "2 blocks compute again, optimizer on the host (which updates)"; plain: "".
+/// "2 blocks compute again, optimizer in host memory, updated by the host"; plain: "".
 std::string to_text(const StageChoices& choices);
 
 struct StagePoint {
@@ -75,8 +81,8 @@ class StagePoints {
   bool fits(DeviceId device, const StagePoint& point) const;
 
   /// Points that fit and of which none is as quick as another in every action. Layers that fit as
-  /// they are leave nothing but the optimizer to the host, where that is quicker. Recomputation
-  /// beside moved activations is tried in eighths of the blocks.
+  /// they are leave nothing but the optimizer to the host, where that is quicker. Beside moved
+  /// activations recomputation is full, tried in eighths of the blocks.
   std::vector<StagePoint> front(DeviceId device,
                                 LayerRange layers,
                                 std::uint32_t in_flight,
@@ -90,11 +96,16 @@ class StagePoints {
                                      std::uint32_t microbatches) const;
 
  private:
-  /// A block that may compute again, the most bytes a second of arithmetic first.
+  /// Blocks that compute again under one policy, in layer order.
   struct Again {
-    Bytes saved = 0;      ///< less in flight, with those before it
-    Bytes workspace = 0;  ///< of the backward, likewise
-    Seconds seconds = 0;  ///< on the device, likewise
+    std::vector<Bytes> saved{0};      ///< less in flight: of the first 0, 1, ... blocks
+    std::vector<Seconds> seconds{0};  ///< on the device, likewise
+    std::vector<Bytes> workspace;     ///< by block
+    void add(Bytes less, Seconds longer, Bytes needs);
+    void repeat();  ///< a block like the first
+    Bytes saved_of(std::uint32_t first, std::uint32_t count) const;
+    Seconds seconds_of(std::uint32_t first, std::uint32_t count) const;
+    Bytes workspace_of(std::uint32_t first, std::uint32_t count, bool alike) const;
   };
   /// What the points of a stage have in common.
   struct Stage {
@@ -103,7 +114,8 @@ class StagePoints {
     Bytes moved_weights = 0;  ///< what arithmetic reads
     Bytes largest_weights = 0, largest_gradients = 0, largest_optimizer = 0;  ///< of a layer
     double update_bytes = 0;
-    std::vector<Again> again;
+    std::uint32_t blocks = 0;  ///< that may compute again
+    Again full, selective;
   };
   Stage stage_of(DeviceId device, LayerRange layers) const;
   StagePoint priced(DeviceId device,

@@ -57,7 +57,7 @@ std::vector<StepChoice> step_choices(const PlanRequest& request, const OpenChoic
           if (auto made = choose_pipeline(request.model, at_shape, kept, options, {true, false})) {
             choice.step = made->step;
             for (const StagePoint& point : made->points)
-              choice.again.push_back(point.choices.recomputed);
+              choice.again.push_back(point.choices.recompute);
           }
         } else if (const auto found =
                        search_partition(request.model, at_shape, kept, options).found) {

@@ -13,7 +13,7 @@ namespace troupe {
 struct OpenChoices {
   bool microbatches = false;
   bool schedule = false;
-  bool recompute = false;  ///< priced only: layers do not compute again yet
+  bool recompute = false;
 };
 
 struct StepChoice {
@@ -23,8 +23,8 @@ struct StepChoice {
   /// Activations are computed again: by all blocks, but under 1F1B only by as many of each stage
   /// as its memory asks for.
   bool recompute = false;
-  std::vector<std::uint32_t> again;  ///< under 1F1B, by stage: blocks that compute again
-  std::optional<Seconds> step;       ///< none: does not fit
+  std::vector<StageRecompute> again;  ///< under 1F1B, by stage
+  std::optional<Seconds> step;        ///< none: does not fit
 };
 
 /// Every choice, the quickest first, those that do not fit last. Microbatch sizes are the powers of

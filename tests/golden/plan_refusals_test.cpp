@@ -80,10 +80,16 @@ const Case cases[] = {
      [](Request& r) {
        for (DeviceSpec& device : r.cluster.devices) device.memory = 1200_KiB;
      }},
-    {"another schedule would fit",
+    {"computing activations again would fit",
      [](Request& r) {
        r.options = options_of(16, ScheduleKind::gpipe);
        for (DeviceSpec& device : r.cluster.devices) device.memory = 3_MiB;
+     }},
+    {"another schedule would fit",
+     [](Request& r) {
+       r.options = options_of(16, ScheduleKind::gpipe);
+       r.options.recompute = Recompute::full;
+       for (DeviceSpec& device : r.cluster.devices) device.memory = 2500_KiB;
      }},
 };
 

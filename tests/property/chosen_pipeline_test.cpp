@@ -36,6 +36,11 @@ Instance random_instance(std::uint32_t seed) {
   made.model = small_model(static_cast<std::uint32_t>(pick(2, 4)));
   made.profile = round_profile(pick(0, 20) / 10.0);
   made.profile.block.saved_bytes = 400 * 1024;
+  if (pick(0, 1) > 0)
+    made.profile.block.selective = RecomputedLayer{static_cast<Bytes>(pick(100, 380)) * 1024,
+                                                   6 * 1024,
+                                                   12 * 1024,
+                                                   {0, pick(1, 9) * 1e5, 0, 0}};
   for (LayerProfile* layer : {&made.profile.embedding, &made.profile.block, &made.profile.head})
     layer->update.bytes_moved = 7 * layer->weight_bytes;
   std::vector<double> speeds(static_cast<std::size_t>(pick(1, 3)));
@@ -57,7 +62,11 @@ Instance random_instance(std::uint32_t seed) {
 std::vector<StageChoices> all_choices(std::uint32_t blocks) {
   constexpr StateTier tiers[] = {StateTier::device, StateTier::host, StateTier::disk};
   std::vector<StageChoices> all;
-  for (std::uint32_t again = 0; again <= blocks; ++again)
+  std::vector<StageRecompute> policies;
+  for (std::uint32_t full = 0; full <= blocks; ++full)
+    for (std::uint32_t selective = 0; full + selective <= blocks; ++selective)
+      policies.push_back({full, selective});
+  for (const StageRecompute& again : policies)
     for (const StateTier weights : tiers)
       for (const StateTier gradients : tiers)
         for (const StateTier optimizer : tiers)
@@ -69,6 +78,7 @@ std::vector<StageChoices> all_choices(std::uint32_t blocks) {
 
 bool legal(const StageChoices& one, const TierShare& share) {
   if (one.host_update && one.optimizer == StateTier::device) return false;
+  if (one.activations != StateTier::device && one.recompute.selective > 0) return false;
   for (const StateTier tier : {one.weights, one.gradients, one.optimizer, one.activations})
     if (!share.has(tier)) return false;
   return true;
@@ -146,7 +156,7 @@ Seconds brute_force(const Instance& given) {
 }  // namespace
 
 TEST_CASE("stages choose what they compute again and where states lie as well as all choices do") {
-  std::size_t compared = 0, again = 0, tiers = 0, fit_nowhere = 0;
+  std::size_t compared = 0, again = 0, selective = 0, tiers = 0, fit_nowhere = 0;
   for (std::uint32_t seed = 0; seed < 150; ++seed) {
     INFO("seed " << seed);
     const Instance given = random_instance(seed);
@@ -162,16 +172,19 @@ TEST_CASE("stages choose what they compute again and where states lie as well as
     CHECK(found->exact);
     CHECK(found->step == Approx(best).epsilon(1e-9));
     for (const StagePoint& point : found->points) {
-      again += point.choices.recomputed > 0 ? 1 : 0;
+      again += point.choices.recompute.none() ? 0 : 1;
+      selective += point.choices.recompute.selective > 0 ? 1 : 0;
       tiers += point.host + point.disk > 0 ? 1 : 0;
     }
     CHECK(step_with(*found, given.model, given.cluster, given.profile, given.options,
                     given.options.shape.microbatch_count) == found->step);
   }
-  INFO("compared " << compared << ", with recomputation " << again << ", with tiers " << tiers
-                   << ", nowhere " << fit_nowhere);
+  INFO("compared " << compared << ", with recomputation " << again << " (selective " << selective
+                   << ")"
+                   << ", with tiers " << tiers << ", nowhere " << fit_nowhere);
   CHECK(compared > 80);
   CHECK(again > 15);
+  CHECK(selective > 5);
   CHECK(tiers > 30);
   CHECK(fit_nowhere > 5);
 }

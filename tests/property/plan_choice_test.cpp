@@ -1,6 +1,8 @@
-/// Choices of microbatches and schedule against brute force: every one planned by itself.
+/// Choices of microbatches, schedule and what is computed again against brute force: every one
+/// planned by itself.
 #include "planner/plan_choice.h"
 
+#include <functional>
 #include <limits>
 #include <random>
 
@@ -135,4 +137,92 @@ TEST_CASE("no plan of a shape is quicker than the least step says") {
               plan->predicted_step * (1 + 1e-9));
     }
   }
+}
+
+namespace {
+
+/// The least step of all orders, cuts and policies by stage under the options' schedule.
+Seconds least_with_recompute(const Instance& given, const ModelProfile& profile) {
+  Seconds least = std::numeric_limits<Seconds>::infinity();
+  PlanOptions options = given.options;
+  options.choose_recompute = false;
+  const std::uint32_t layers = layer_count(given.model);
+  const auto devices = static_cast<std::uint32_t>(given.cluster.devices.size());
+  const auto price = [&] {
+    const auto plan = make_plan(given.model, given.cluster, profile, options);
+    if (plan) least = std::min(least, plan->predicted_step);
+  };
+  const std::function<void(std::size_t)> policies = [&](std::size_t s) {
+    if (s == options.pinned.size()) return price();
+    StagePlan& stage = options.pinned[s];
+    const std::uint32_t blocks = block_count(given.model, stage.layers);
+    for (std::uint32_t full = 0; full <= blocks; ++full)
+      for (std::uint32_t selective = 0; full + selective <= blocks; ++selective) {
+        options.pinned[s].recompute = {full, selective};
+        policies(s + 1);
+      }
+  };
+  for (std::uint32_t d = 0; d < devices; ++d) {
+    options.pinned = {{{0, layers}, DeviceId{d}}};
+    policies(0);
+    for (std::uint32_t other = 0; other < devices; ++other)
+      for (std::uint32_t cut = 1; cut < layers && other != d; ++cut) {
+        options.pinned = {{{0, cut}, DeviceId{d}}, {{cut, layers}, DeviceId{other}}};
+        policies(0);
+      }
+  }
+  return least;
+}
+
+}  // namespace
+
+TEST_CASE("what is computed again is as little as lets the quickest pipeline fit") {
+  std::size_t fitting = 0, again = 0, selective = 0, nowhere = 0;
+  for (std::uint32_t seed = 0; seed < 160; ++seed) {
+    INFO("seed " << seed);
+    Instance given = random_instance(seed);
+    std::mt19937 engine(seed);
+    const auto pick = [&](std::uint32_t from, std::uint32_t to) {
+      return from + static_cast<std::uint32_t>(engine() % (to - from + 1));
+    };
+    given.cluster.devices.resize(std::min<std::size_t>(given.cluster.devices.size(), 2));
+    given.options.choose_microbatches = given.options.choose_schedule = false;
+    given.options.choose_recompute = true;
+    given.options.schedule = ScheduleKind::one_f_one_b;
+    given.options.shape.microbatch_count = pick(1, 5);
+    given.options.shape.microbatch_size = 2;
+    given.options.shape.batch_size = 2 * given.options.shape.microbatch_count;
+    for (DeviceSpec& device : given.cluster.devices) device.memory = Bytes{1024} * pick(1500, 4000);
+    ModelProfile profile = given.profile_at(given.options.shape);
+    profile.block.saved_bytes = 300 * 1024;
+    if (pick(0, 1) > 0)
+      profile.block.selective = RecomputedLayer{
+          Bytes{1024} * pick(50, 250), 6 * 1024, 12 * 1024, {0, pick(1, 9) * 1e5, 0, 0}};
+    const Seconds least = least_with_recompute(given, profile);
+    const auto plan =
+        choose_plan(given.model, given.cluster, profile, given.options, given.profile_at);
+    CHECK(plan.ok() == (least < std::numeric_limits<Seconds>::infinity()));
+    if (!plan) {
+      CHECK(plan.error().code == ErrorCode::does_not_fit);
+      ++nowhere;
+      continue;
+    }
+    ++fitting;
+    CHECK(plan->predicted_step == Approx(least).epsilon(1e-8));
+    for (const StagePlan& stage : plan->stages) {
+      again += stage.recompute.none() ? 0 : 1;
+      selective += stage.recompute.selective > 0 ? 1 : 0;
+    }
+    // The settled options make the same plan again.
+    const auto same = choose_plan(given.model, given.cluster, profile,
+                                  settled(given.options, *plan), given.profile_at);
+    REQUIRE(same.ok());
+    CHECK(same->predicted_step == plan->predicted_step);
+  }
+  INFO("fitting " << fitting << ", nowhere " << nowhere << ", again " << again << ", selective "
+                  << selective);
+  CHECK(fitting > 60);
+  CHECK(nowhere > 5);
+  CHECK(again > 30);
+  CHECK(selective > 10);
 }

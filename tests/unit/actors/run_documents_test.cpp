@@ -38,6 +38,7 @@ RunSpec rich_spec() {
   spec.plan.pinned = {{{0, 3}, DeviceId{1}}, {{3, 6}, DeviceId{0}}};
   spec.plan.schedule = ScheduleKind::zero_bubble_h1;
   spec.plan.choose_microbatches = true;
+  spec.plan.choose_recompute = true;
   spec.request_timeout = 1.0 / 3;
   spec.join_timeout = 2.0 / 3;
   return spec;
@@ -64,6 +65,7 @@ TEST_CASE("a run's description comes back with the same bits") {
   CHECK(back->cluster.link(DeviceId{1}, DeviceId{0}).latency == 1.0 / 3);
   CHECK(back->plan.choose_microbatches);
   CHECK_FALSE(back->plan.choose_schedule);
+  CHECK(back->plan.choose_recompute);
   CHECK(back->cluster.disturbances == spec.cluster.disturbances);
   CHECK(back->cluster.disturbed(DeviceId{1}, DeviceId{0}, 20) == 1.0 / 3);
   CHECK(back->cluster.disturbed(DeviceId{1}, DeviceId{0}, 19) == 1);

@@ -83,9 +83,10 @@ std::string dump(const RunSpec& spec) {
   for (const auto& [pair, link] : spec.cluster.overrides)
     out += fmt::format("override {} {} {} {}\n", pair.first, pair.second, link.latency,
                        link.bandwidth);
-  out += fmt::format("plan {} {} {} {} {}\n", to_string(spec.plan.schedule), spec.plan.chunks,
+  out += fmt::format("plan {} {} {} {} {} {} {}\n", to_string(spec.plan.schedule), spec.plan.chunks,
                      spec.plan.transfer_slots, spec.plan.choose_microbatches,
-                     spec.plan.choose_schedule);
+                     spec.plan.choose_schedule, to_string(spec.plan.recompute),
+                     spec.plan.choose_recompute);
   for (const StagePlan& s : spec.plan.pinned)
     out += fmt::format("stage {} {} {}\n", s.layers.first, s.layers.last, s.device.value);
   return out + fmt::format("scale {}\n", spec.emulation_time_scale);
@@ -375,20 +376,29 @@ TEST_CASE("what the planner chose stands in the resolved text as if it had been 
   REQUIRE(open.ok());
   CHECK(open->spec.plan.choose_microbatches);
   CHECK(open->spec.plan.choose_schedule);
+  CHECK(open->spec.plan.choose_recompute);
   RunSpec spec = open->spec;
   spec.shape.microbatch_count = 4;
   spec.plan.schedule = ScheduleKind::interleaved;
   spec.plan.chunks = 2;
+  spec.plan.choose_recompute = false;
+  spec.plan.recompute = Recompute::selective;
   const auto written = parse_config(with_choices(open->resolved, spec), file);
   INFO(to_text(written.problems));
   REQUIRE(written.loaded.has_value());
   const RunSpec& read_back = written.loaded->spec;
   CHECK_FALSE(read_back.plan.choose_microbatches);
   CHECK_FALSE(read_back.plan.choose_schedule);
+  CHECK_FALSE(read_back.plan.choose_recompute);
+  CHECK(read_back.plan.recompute == Recompute::selective);
   CHECK(read_back.shape.microbatch_count == 4);
   CHECK(read_back.shape.microbatch_size == 2);
   CHECK(read_back.plan.schedule == ScheduleKind::interleaved);
   CHECK(read_back.plan.chunks == 2);
+  // Stages that compute unlike things again are chosen anew.
+  spec.plan.choose_recompute = true;
+  CHECK(load_config(file)->resolved != with_choices(open->resolved, spec));
+  CHECK(with_choices(open->resolved, spec).find("recompute = \"auto\"") != std::string::npos);
   // What was written stays.
   const auto fixed = load_config(smallest);
   REQUIRE(fixed.ok());

@@ -207,3 +207,75 @@ TEST_CASE("many devices and a large batch: fewer choices, and the plan says that
   CHECK(plan->shape.microbatch_count > 16);
   CHECK(choice_notes(*plan).at(0).find("the quickest found of ") != std::string::npos);
 }
+
+TEST_CASE(
+    "what is computed again is chosen under every schedule, and by stage where stages differ") {
+  const ModelSpec model = small_model(6);
+  ClusterSpec cluster = cluster_of({1, 1});
+  PlanOptions options = open_options(16, false, false);
+  options.shape.microbatch_count = 8;
+  options.shape.microbatch_size = 2;
+  options.choose_recompute = true;
+  for (const ScheduleKind kind : {ScheduleKind::one_f_one_b, ScheduleKind::gpipe,
+                                  ScheduleKind::zero_bubble_h1, ScheduleKind::interleaved}) {
+    INFO(to_string(kind));
+    options.schedule = kind;
+    options.chunks = kind == ScheduleKind::interleaved ? 2 : 1;
+    for (DeviceSpec& device : cluster.devices) device.memory = 1_GiB;
+    const auto roomy = chosen(model, cluster, options);
+    REQUIRE(roomy.ok());
+    CHECK(settled(options, *roomy).recompute == Recompute::none);
+    CHECK_FALSE(settled(options, *roomy).choose_recompute);
+    Bytes most = 0;
+    for (const MemoryPlan& memory : roomy->memory) most = std::max(most, memory.total());
+    for (DeviceSpec& device : cluster.devices) device.memory = most - 64_KiB;
+    PlanOptions fixed = options;
+    fixed.choose_recompute = false;
+    const auto kept = make_plan(model, cluster, profile_at(options.shape), fixed);
+    const auto tight = chosen(model, cluster, options);
+    if (kind == ScheduleKind::zero_bubble_h1) {
+      CHECK(tight.ok() == kept.ok());
+      continue;
+    }
+    REQUIRE(tight.ok());
+    if (kept) CHECK(tight->predicted_step <= kept->predicted_step * (1 + 1e-9));
+    fixed.recompute = Recompute::full;
+    const auto full = make_plan(model, cluster, profile_at(options.shape), fixed);
+    REQUIRE(full.ok());
+    CHECK(tight->predicted_step <= full->predicted_step * (1 + 1e-9));
+    for (std::size_t d = 0; d < tight->memory.size(); ++d)
+      CHECK(tight->memory[d].total() <= cluster.devices[d].memory);
+  }
+}
+
+TEST_CASE("pinned stages compute again what each has to, and a refusal has tried everything") {
+  const ModelSpec model = small_model(6);
+  ClusterSpec cluster = cluster_of({1, 1});
+  PlanOptions options = open_options(16, false, false);
+  options.shape.microbatch_count = 8;
+  options.shape.microbatch_size = 2;
+  options.pinned = stages_of({4, 4});
+  const auto roomy = chosen(model, cluster, options);
+  REQUIRE(roomy.ok());
+  // The first stage keeps two microbatches, the last one.
+  REQUIRE(roomy->memory[0].total() > roomy->memory[1].total());
+  for (DeviceSpec& device : cluster.devices) device.memory = roomy->memory[0].total() - 64_KiB;
+  CHECK_FALSE(chosen(model, cluster, options).ok());
+  options.choose_recompute = true;
+  const auto plan = chosen(model, cluster, options);
+  REQUIRE(plan.ok());
+  CHECK_FALSE(plan->stages[0].recompute.none());
+  CHECK(plan->stages[1].recompute.none());
+  CHECK(choice_notes(*plan).front().find("computed again by stage: 1 full | none") !=
+        std::string::npos);
+  const PlanOptions fixed = settled(options, *plan);
+  CHECK_FALSE(fixed.choose_recompute);
+  CHECK(fixed.pinned == plan->stages);
+  for (DeviceSpec& device : cluster.devices) device.memory = 1_MiB;
+  const auto none = chosen(model, cluster, options);
+  REQUIRE_FALSE(none.ok());
+  options.choose_recompute = false;
+  for (StagePlan& stage : options.pinned)
+    stage.recompute = recompute_all(model, stage.layers, Recompute::full);
+  CHECK(none.error().text == chosen(model, cluster, options).error().text);
+}

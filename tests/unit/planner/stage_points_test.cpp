@@ -2,6 +2,7 @@
 #include "planner/stage_points.h"
 
 #include "planner/stage_memory.h"
+#include "planner/step_costs.h"
 #include "tests/support/catch.h"
 #include "tests/unit/planner/plan_fixture.h"
 
@@ -50,13 +51,36 @@ TEST_CASE("a stage that keeps everything has the times and bytes of any plan") {
 
 TEST_CASE("a block that computes again takes a forward more and leaves its output in flight") {
   const Desk desk;
-  const StagePoint again = desk.point({1});
+  const StagePoint again = desk.point({{1, 0}});
   CHECK(again.seconds.forward == Approx(2e-3));
   CHECK(again.seconds.backward_input + again.seconds.backward_weight == Approx(5e-3));
   // Of two blocks with 64 KiB one keeps 8; the input of the stage is 8 more.
   CHECK(again.memory.activations == 3 * (64_KiB + 8_KiB + 8_KiB));
   CHECK(again.memory.workspace == 8_KiB + 56_KiB);
   CHECK(to_text(again.choices) == "1 block computes again");
+}
+
+TEST_CASE("blocks compute again in full first, then selectively, with the bytes of the plan") {
+  Desk desk;
+  desk.profile.block.selective = RecomputedLayer{40_KiB, 10_KiB, 12_KiB, {0, 5e5, 0, 0}};
+  const StageRecompute mixed{1, 1};
+  const StagePoint point = desk.point({mixed});
+  CHECK(point.memory == stage_memory(desk.model, desk.profile, desk.layers, 3, 0, mixed));
+  const LayerSeconds seconds = stage_seconds(desk.cluster.devices[0], desk.model, desk.profile,
+                                             desk.layers, DType::f32, mixed);
+  CHECK(point.seconds.backward_input == Approx(seconds.backward_input));
+  CHECK(point.seconds.backward_input > desk.point({{1, 0}}).seconds.backward_input);
+  CHECK(to_text(point.choices) == "1 block computes again, 1 block computes again selectively");
+  CHECK(point.choices.resident());
+  CHECK_FALSE(point.choices.plain());
+  // Where one selective block is enough, a front has that and no full one.
+  const StagePoint kept = desk.point({}), one = desk.point({{0, 1}});
+  desk.cluster.devices[0].memory = one.memory.total();
+  REQUIRE(kept.memory.total() > one.memory.total());
+  const StagePoints points(desk.model, desk.cluster, desk.profile, DType::f32, {true, false});
+  const auto front = points.front(DeviceId{0}, desk.layers, 3, 0);
+  REQUIRE(front.size() == 1);
+  CHECK(front.front().choices.recompute == StageRecompute{0, 1});
 }
 
 TEST_CASE(
